@@ -1,0 +1,329 @@
+"""Every error that perdure raises on purpose.
+
+::
+
+    PerdureError                        code, message, one-sentence hint
+    |-- ConfigurationError              field: the option that is wrong
+    |-- SessionIdInvalidError
+    |-- SessionNotFoundError
+    |-- SessionConflictError            the id belongs to something else, or another writer was here
+    |-- SessionAwaitingApprovalError    session_id, approval_id
+    |-- CheckpointNotFoundError         kept: the steps that a fork can start from
+    |-- AgentDriftError
+    |-- ResumeToolMissingError
+    |-- ApprovalError
+    |   |-- ApprovalNotFoundError
+    |   `-- ApprovalDecidedError        decision: the one that counts
+    |-- StorageError
+    |   `-- LogConflictError
+    |-- ProviderError                   status, retryable, retry_after
+    |   |-- RateLimitedError
+    |   `-- MissingApiKeyError
+    |-- PropagatingToolError            raised by a tool to fail the run
+    |-- RunFailedError                  the run ended as Failed for another reason
+    |-- RunAbortedError                 the run was cancelled, terminated or timed out
+    `-- TemporalUnavailableError
+
+Codes that start with ``LOUSHO_`` are those of the documented format (the list at the end of
+its page); the others are ours. Programs branch on codes, so a code never changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+__all__ = [
+    "AgentDriftError",
+    "ApprovalDecidedError",
+    "ApprovalError",
+    "ApprovalNotFoundError",
+    "CheckpointNotFoundError",
+    "ConfigurationError",
+    "LogConflictError",
+    "MissingApiKeyError",
+    "PerdureError",
+    "PropagatingToolError",
+    "ProviderError",
+    "RateLimitedError",
+    "ResumeToolMissingError",
+    "RunAbortedError",
+    "RunFailedError",
+    "SessionAwaitingApprovalError",
+    "SessionConflictError",
+    "SessionIdInvalidError",
+    "SessionNotFoundError",
+    "StorageError",
+    "TemporalUnavailableError",
+    "error_from_wire",
+]
+
+
+class PerdureError(Exception):
+    """Base of all. ``str(error)`` is one line that a user can act on."""
+
+    code: str = "PERDURE_ERROR"
+    hint: str = ""
+    _facts: ClassVar[tuple[str, ...]] = ()
+    """Attributes besides code and hint that cross a process boundary."""
+
+    def __init__(self, message: str, *, code: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if code is not None:
+            self.code = code
+        if hint is not None:
+            self.hint = hint
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON from which :func:`error_from_wire` makes an equal error."""
+        facts = {name: getattr(self, name) for name in self._facts}
+        return {
+            "type": type(self).__name__,
+            "code": self.code,
+            "message": self.message,
+            "hint": self.hint,
+            "facts": facts,
+        }
+
+
+class ConfigurationError(PerdureError):
+    """An option is wrong; nothing was done."""
+
+    code = "LOUSHO_CONFIG_INVALID"
+    hint = "Correct the option that the message names."
+    _facts = ("field",)
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str = "",
+        code: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.field = field
+
+
+class SessionIdInvalidError(PerdureError):
+    """A session id given by a caller does not match ``^[A-Za-z0-9_-]{1,128}$``."""
+
+    code = "LOUSHO_SESSION_ID_INVALID"
+    hint = "Use 1 to 128 of the characters A-Z a-z 0-9 _ and -."
+
+
+class SessionNotFoundError(PerdureError):
+    """The store holds no session of this id."""
+
+    code = "PERDURE_SESSION_NOT_FOUND"
+    hint = "List the sessions of the store with `perdure sessions`."
+
+
+class SessionConflictError(PerdureError):
+    """The id is in use by something that this call must not touch."""
+
+    code = "PERDURE_SESSION_CONFLICT"
+    hint = "Use another session id, or another Temporal namespace."
+
+
+class SessionAwaitingApprovalError(PerdureError):
+    """New input must not pass by a decision that is pending (seed 000)."""
+
+    code = "LOUSHO_SESSION_AWAITING_APPROVAL"
+    hint = "Resolve the approval first, then send the message."
+    _facts = ("session_id", "approval_id")
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        session_id: str = "",
+        approval_id: str = "",
+        code: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.session_id = session_id
+        self.approval_id = approval_id
+
+
+class CheckpointNotFoundError(PerdureError):
+    """The history keeps no entry of the step that was asked for."""
+
+    code = "LOUSHO_CHECKPOINT_NOT_FOUND"
+    hint = "Fork from one of the steps that are kept."
+    _facts = ("kept",)
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kept: list[int] | None = None,
+        code: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.kept = kept or []
+
+
+class AgentDriftError(PerdureError):
+    """The agent that resumes differs from the one that started, and ``on_agent_drift="error"``."""
+
+    code = "LOUSHO_AGENT_DRIFT"
+    hint = 'Resume with the agent that started the run, or set on_agent_drift to "warn".'
+
+
+class ResumeToolMissingError(PerdureError):
+    """A call without a result names a tool that the agent no longer has."""
+
+    code = "LOUSHO_RESUME_TOOL_MISSING"
+    hint = "Give the agent the tool again, or reject the approval."
+    _facts = ("tools",)
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        tools: list[str] | None = None,
+        code: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.tools = tools or []
+
+
+class ApprovalError(PerdureError):
+    """A decision that cannot be taken; nothing was executed."""
+
+    code = "LOUSHO_APPROVAL_NOT_FOUND"
+    hint = "List what is pending with `perdure approvals`."
+
+
+class ApprovalNotFoundError(ApprovalError):
+    """No approval of this id waits (unknown, of another run, or its run has ended)."""
+
+
+class ApprovalDecidedError(ApprovalError):
+    """Somebody else's decision came first and is the one that counts."""
+
+    code = "PERDURE_APPROVAL_DECIDED"
+    hint = "The first decision counts; see it with `perdure show`."
+    _facts = ("decision",)
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        decision: dict[str, Any] | None = None,
+        code: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.decision = decision or {}
+
+
+class StorageError(PerdureError):
+    """The store cannot be opened, read or written."""
+
+    code = "LOUSHO_STORAGE_FAILED"
+    hint = "Check the store's address, its permissions and its disk."
+
+
+class LogConflictError(StorageError):
+    """Another writer has put something else at this place of the log."""
+
+    code = "PERDURE_LOG_CONFLICT"
+    hint = "One run writes to a session at a time; open the session again."
+
+
+class ProviderError(PerdureError):
+    """The model provider refused or failed.
+
+    ``status`` is the HTTP status or ``None`` (network error); ``retry_after`` is in seconds.
+    """
+
+    code = "LOUSHO_PROVIDER_REQUEST_FAILED"
+    hint = "Read the provider's message; a retryable error is retried by itself."
+    _facts = ("status", "retryable", "retry_after")
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retryable: bool = False,
+        retry_after: float | None = None,
+        code: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.status = status
+        self.retryable = retryable
+        self.retry_after = retry_after
+
+
+class RateLimitedError(ProviderError):
+    """HTTP 429; retried after ``retry_after`` seconds when the provider names them."""
+
+    code = "LOUSHO_PROVIDER_RATE_LIMITED"
+    hint = "Wait, or ask the provider for a higher limit."
+
+
+class MissingApiKeyError(ProviderError):
+    """No key for the provider; raised before any request."""
+
+    code = "LOUSHO_PROVIDER_MISSING_API_KEY"
+    hint = "Set the provider's API key in the environment of the worker."
+
+
+class PropagatingToolError(PerdureError):
+    """Raise it in a tool to fail the run instead of giving the model an error result."""
+
+    code = "LOUSHO_TOOL_EXECUTION_FAILED"
+    hint = "The tool chose to fail the run; the session can be resumed."
+
+
+class RunFailedError(PerdureError):
+    """The run ended as Failed; its checkpoint is unfinished and can be resumed."""
+
+    code = "PERDURE_RUN_FAILED"
+    hint = "Read the run's failure in the Temporal UI, then resume the session."
+
+
+class RunAbortedError(PerdureError):
+    """The run was cancelled, terminated or timed out; the session can be continued."""
+
+    code = "PERDURE_RUN_ABORTED"
+    hint = "Send the next message, or resume the session."
+
+
+class TemporalUnavailableError(PerdureError):
+    """Temporal does not answer at the address."""
+
+    code = "PERDURE_TEMPORAL_UNAVAILABLE"
+    hint = "Start a server with `perdure dev`, or give its address with --temporal."
+
+
+def _all_types(root: type[PerdureError]) -> dict[str, type[PerdureError]]:
+    found = {root.__name__: root}
+    for child in root.__subclasses__():
+        found.update(_all_types(child))
+    return found
+
+
+def error_from_wire(wire: dict[str, Any]) -> PerdureError:
+    """Make the error again that :meth:`PerdureError.to_wire` described.
+
+    An unknown type (written by a newer version) becomes a plain :class:`PerdureError`
+    with the same code and message.
+    """
+    kind = _all_types(PerdureError).get(str(wire.get("type")), PerdureError)
+    error = kind(
+        str(wire.get("message", "")),
+        code=wire.get("code"),
+        hint=wire.get("hint"),
+    )
+    for name, value in (wire.get("facts") or {}).items():
+        if name in kind._facts:
+            setattr(error, name, value)
+    return error
