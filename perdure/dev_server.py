@@ -62,7 +62,8 @@ class DevServer:
     """A running development server; ``async with DevServer() as server:``.
 
     Args:
-        db_filename: Where the server keeps its state. Without it, in memory.
+        db_filename: Where the server keeps its state. Without it, in memory. A file beside it,
+            named ``.lock``, keeps a second server away.
         headless: Leave the Temporal UI out (``ui_url`` is then ``None``).
         port: The frontend's port; a free one by default.
         ui_port: The UI's port; a free one by default.
@@ -156,8 +157,8 @@ class DevServer:
         """Start the server and wait until its default namespace answers.
 
         Raises:
-            ConfigurationError: The ``temporal`` program is not installed, or a port that was
-                asked for is taken.
+            ConfigurationError: The ``temporal`` program is not installed, or a port or the
+                database file that was asked for is in use.
             TemporalUnavailableError: The server ended, or did not answer in time; the message
                 ends with the last line that it printed, a note holds more of its log.
         """
@@ -166,7 +167,12 @@ class DevServer:
         program = find_temporal()
         for attempt in range(1, _ATTEMPTS + 1):
             self._choose_ports()
-            self._launch(program)
+            lock = await self._lock_database()
+            try:
+                self._launch(program, lock)
+            finally:
+                if lock is not None:
+                    os.close(lock)  # the server has it now
             try:
                 await self._wait_until_it_answers()
             except TemporalUnavailableError:
@@ -215,6 +221,37 @@ class DevServer:
         if not self._headless:
             self._ui_port = ui_port if ui_port is not None else next(free)
 
+    async def _lock_database(self) -> int | None:
+        """Take the lock that a server holds on its database file as long as it runs.
+
+        Two servers take one file without a complaint, and then both work off its queues. The
+        server inherits the descriptor, so the lock ends when the server does and not when we do;
+        one whose owner was killed a moment ago is waited for while it shuts down.
+        """
+        if self._db_filename is None or sys.platform == "win32":
+            return None
+        import fcntl
+
+        lock = os.open(f"{self._db_filename}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        deadline = time.monotonic() + self._stop_timeout
+        try:
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    if time.monotonic() >= deadline:
+                        raise ConfigurationError(
+                            f"another development server uses {self._db_filename}",
+                            field="db_filename",
+                            hint="Connect to that server, or choose another file.",
+                        ) from None
+                    await asyncio.sleep(_POLL_SECONDS)
+                else:
+                    return lock
+        except BaseException:
+            os.close(lock)
+            raise
+
     def _arguments(self) -> list[str]:
         arguments = ["server", "start-dev", "--ip", self._ip, "--port", str(self._port)]
         if self._headless:
@@ -232,7 +269,7 @@ class DevServer:
         arguments += ["--disable-config-file", "--disable-config-env"]
         return [*arguments, "--log-level", self._log_level, "--color", "never", *self._extra_args]
 
-    def _launch(self, program: Path) -> None:
+    def _launch(self, program: Path, lock: int | None) -> None:
         command = [str(program), *self._arguments()]
         lifeline: int | None = None
         if os.name == "posix":
@@ -249,6 +286,7 @@ class DevServer:
                 # A group of its own: Ctrl-C in the terminal is for us, and the workers finish
                 # what they hold before the server that they report to goes away.
                 start_new_session=True,
+                pass_fds=() if lock is None else (lock,),
             )
 
     async def _wait_until_it_answers(self) -> None:
@@ -272,9 +310,9 @@ class DevServer:
         raise error
 
     async def _answers(self) -> bool:
-        """Whether this server, and not another program at its port, serves the namespace."""
+        """Whether the default namespace is served, and our process lives to serve it."""
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(2):
                 client = await Client.connect(self.address)
                 await client.workflow_service.describe_namespace(
                     DescribeNamespaceRequest(namespace="default")
