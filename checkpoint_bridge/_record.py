@@ -8,14 +8,17 @@ costs the same for five messages as for five thousand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from perdure.checkpoint_bridge.stable_json import Json, JsonObject, copy_json, json_equal
 
-__all__ = ["Field", "Record", "member", "plain", "plain_list"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+__all__ = ["Field", "Record", "member", "plain", "plain_list", "records"]
 
 T = TypeVar("T")
+R = TypeVar("R", bound="Record")
 
 
 class Record:
@@ -26,38 +29,37 @@ class Record:
     others.
     """
 
-    __slots__ = ("_json",)
+    __slots__ = ("raw",)
 
-    _json: JsonObject
+    raw: JsonObject
+    """The JSON object itself, for reading: what is changed in it changes the record."""
 
     def __init__(self, **values: Any) -> None:
         """Make a record from attributes; ``None`` leaves a key out (except ``business_state``)."""
-        self._json = self._to_keys(values)
+        self.raw = self._to_keys(values)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json] | Record) -> Self:
         """View a JSON object. It is not copied, so the caller must not change it afterwards."""
         if isinstance(value, Record):
-            value = value._json  # noqa: SLF001 - the same class family
+            value = value.raw
         if not isinstance(value, dict):
-            message = f"{cls.__name__} is a JSON object, not {type(value).__name__}"
-            raise TypeError(message)
+            raise TypeError(f"{cls.__name__} is a JSON object, not {type(value).__name__}")
         record = cls.__new__(cls)
-        record._json = value
+        record.raw = value
         return record
 
     def to_json(self) -> JsonObject:
         """Give the record as new plain JSON."""
-        copy: JsonObject = copy_json(self._json)
+        copy: JsonObject = copy_json(self.raw)
         return copy
 
     def replace(self, **changes: Any) -> Self:
         """Give a copy with some attributes changed; ``None`` drops the key."""
-        changed = dict(self._json)
-        for name in changes:
-            changed.pop(self._key(name), None) if changes[name] is None else None
-        changed.update(self._to_keys(changes))
-        return type(self).from_json(changed)
+        given = self._to_keys(changes)
+        dropped = {self._key(name) for name in changes} - given.keys()
+        kept = {key: value for key, value in self.raw.items() if key not in dropped}
+        return type(self).from_json(kept | given)
 
     @classmethod
     def _fields(cls) -> dict[str, Field[Any]]:
@@ -72,8 +74,7 @@ class Record:
     def _key(cls, name: str) -> str:
         field = cls._fields().get(name)
         if field is None:
-            message = f"{cls.__name__} has no attribute {name!r}"
-            raise TypeError(message)
+            raise TypeError(f"{cls.__name__} has no attribute {name!r}")
         return field.key
 
     @classmethod
@@ -89,19 +90,19 @@ class Record:
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return json_equal(self._json, other._json)  # type: ignore[attr-defined]
+        return json_equal(self.raw, plain(other))
 
     __hash__ = None  # type: ignore[assignment]
 
     def __contains__(self, key: str) -> bool:
         """Whether the JSON key is present (``"businessState" in checkpoint``)."""
-        return key in self._json
+        return key in self.raw
 
     def __repr__(self) -> str:
         shown = ", ".join(
-            f"{name}={self._json[field.key]!r}"
+            f"{name}={self.raw[field.key]!r}"
             for name, field in self._fields().items()
-            if field.key in self._json
+            if field.key in self.raw
         )
         return f"{type(self).__name__}({shown})"
 
@@ -129,7 +130,7 @@ class Field(Generic[T]):
     def __get__(self, record: Record | None, owner: type) -> Self | T:
         if record is None:
             return self
-        value = record._json.get(self.key)  # noqa: SLF001 - the field is part of its record
+        value = record.raw.get(self.key)
         if value is None:
             return self.default()
         if self.view is not None:
@@ -138,13 +139,12 @@ class Field(Generic[T]):
         return found
 
     def __set__(self, record: Record, value: T) -> None:
-        message = f"records are read-only; use replace({self.key}=...)"
-        raise AttributeError(message)
+        raise AttributeError(f"records are read-only; use replace({self.key}=...)")
 
 
 def plain(value: Any) -> Json:
     """Give a model's JSON object (not copied); other values as they are."""
-    return value._json if isinstance(value, Record) else value  # noqa: SLF001 - the same family
+    return value.raw if isinstance(value, Record) else value
 
 
 def plain_list(values: Any) -> list[Json]:
@@ -164,9 +164,6 @@ def records(kind: type[R]) -> Callable[[Any], list[R]]:
         return [kind.from_json(value) for value in _objects(values)]
 
     return view
-
-
-R = TypeVar("R", bound=Record)
 
 
 def _objects(values: Any) -> Iterator[JsonObject]:

@@ -7,7 +7,7 @@ import binascii
 from typing import Any
 
 from perdure.checkpoint_bridge._record import Field, Record, plain, records
-from perdure.checkpoint_bridge.fingerprint import AgentFingerprint
+from perdure.checkpoint_bridge.fingerprints import AgentFingerprint
 from perdure.checkpoint_bridge.messages import Message, ToolCall
 from perdure.checkpoint_bridge.stable_json import Json, JsonObject, bytes_to_json, copy_json
 

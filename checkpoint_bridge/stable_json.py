@@ -14,10 +14,12 @@ import base64
 import json
 import math
 import re
-from collections.abc import Iterator
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from json.encoder import encode_basestring
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = [
     "Json",
@@ -114,17 +116,16 @@ def _encode(value: Json, *, sort_keys: bool, max_depth: int | None) -> str:
             if text is not None:
                 out.append(text)
                 continue
-            container = _plain(item)
             if max_depth is not None and len(frames) - 1 > max_depth:
                 out.append(TOO_DEEP)
                 continue
-            if id(container) in open_ids and max_depth is None:
-                message = "a value that contains itself is not JSON"
-                raise ValueError(message)
+            container = _plain(item)
+            if max_depth is None and id(container) in open_ids:
+                raise ValueError("a value that contains itself is not JSON")
             open_ids.add(id(container))
-            out.append("{" if isinstance(container, dict) else "[")
-            end_of_item = "}" if isinstance(container, dict) else "]"
-            frames.append((_children(container, sort_keys), end_of_item, id(container)))
+            begin, end = ("{", "}") if isinstance(container, dict) else ("[", "]")
+            out.append(begin)
+            frames.append((_children(container, sort_keys=sort_keys), end, id(container)))
             break
         else:
             out.append(end)
@@ -157,8 +158,7 @@ def _plain(value: object) -> dict[Any, Any] | list[Any] | tuple[Any, ...]:
         made = to_json()
         if isinstance(made, (dict, list)):
             return made
-    message = f"{type(value).__name__} is not JSON"
-    raise TypeError(message)
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def bytes_to_json(value: bytes) -> JsonObject:
@@ -167,11 +167,11 @@ def bytes_to_json(value: bytes) -> JsonObject:
 
 
 def _children(
-    container: dict[Any, Any] | list[Any] | tuple[Any, ...], sort_keys: bool
+    container: dict[Any, Any] | list[Any] | tuple[Any, ...], *, sort_keys: bool
 ) -> Iterator[tuple[str, Json]]:
     before = ""
     if isinstance(container, dict):
-        for key, item in _ordered(container, sort_keys):
+        for key, item in _ordered(container, sort_keys=sort_keys):
             yield f"{before}{_quote(key)}:", item
             before = ","
         return
@@ -180,7 +180,7 @@ def _children(
         before = ","
 
 
-def _ordered(value: dict[Any, Any], sort_keys: bool) -> list[tuple[str, Json]]:
+def _ordered(value: dict[Any, Any], *, sort_keys: bool) -> list[tuple[str, Json]]:
     """An object's members in JavaScript's order of own keys: indices first, then the others."""
     indices: list[tuple[int, str, Json]] = []
     others: list[tuple[str, Json]] = []
@@ -284,8 +284,7 @@ def _integer(digits: str) -> int | float:
 
 
 def _refuse(constant: str) -> NoReturn:
-    message = f"{constant} is not JSON"
-    raise ValueError(message)
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _skip(text: str, at: int) -> int:
@@ -296,39 +295,31 @@ def _skip(text: str, at: int) -> int:
 def _parse_deep(text: str) -> Json:
     """Read JSON of any depth, keeping the open containers in a list instead of on the stack."""
     stack: list[dict[str, Json] | list[Json]] = []
-    keys: list[str] = []  # the key that each open object waits for a value of
+    keys: list[str] = []  # the key of each open object that the next value belongs to
     at = _skip(text, 0)
     while True:
-        value: Json
-        first = text[at : at + 1]
-        if first in {"[", "{"}:
-            at = _skip(text, at + 1)
-            empty = text[at : at + 1] == ("]" if first == "[" else "}")
-            value = [] if first == "[" else {}
-            if not empty:
-                stack.append(value)
-                if first == "{":
-                    key, at = _parse_key(text, at)
-                    keys.append(key)
-                continue
-            at += 1
-        else:
-            value, at = _parse_scalar(text, at)
-        while True:  # place the value; then close every container that ends with it
+        value, at, opened = _parse_begin(text, at)
+        if opened:
+            stack.append(value)
+            if isinstance(value, dict):
+                key, at = _parse_key(text, at)
+                keys.append(key)
+            continue
+        while True:  # place the value, then each container that ends with it
             at = _skip(text, at)
             if not stack:
                 return value if at == len(text) else _fail(text, at)
             parent, mark = stack[-1], text[at : at + 1]
-            if isinstance(parent, list):
-                parent.append(value)
-            else:
+            if isinstance(parent, dict):
                 parent[keys[-1]] = value
+            else:
+                parent.append(value)
             if mark == ",":
                 at = _skip(text, at + 1)
                 if isinstance(parent, dict):
                     keys[-1], at = _parse_key(text, at)
                 break
-            if mark != ("]" if isinstance(parent, list) else "}"):
+            if mark != ("}" if isinstance(parent, dict) else "]"):
                 _fail(text, at)
             if isinstance(parent, dict):
                 keys.pop()
@@ -336,10 +327,23 @@ def _parse_deep(text: str) -> Json:
             at += 1
 
 
+def _parse_begin(text: str, at: int) -> tuple[Any, int, bool]:
+    """Read a scalar, an empty container, or the begin of one that is not empty (``True``)."""
+    first = text[at : at + 1]
+    if first not in {"[", "{"}:
+        value, at = _parse_scalar(text, at)
+        return value, at, False
+    at = _skip(text, at + 1)
+    made: Json = [] if first == "[" else {}
+    if text[at : at + 1] == ("]" if first == "[" else "}"):
+        return made, at + 1, False
+    return made, at, True
+
+
 def _parse_key(text: str, at: int) -> tuple[str, int]:
     if text[at : at + 1] != '"':
         _fail(text, at)
-    key, at = scanstring(text, at + 1, True)
+    key, at = scanstring(text, at + 1)
     at = _skip(text, at)
     if text[at : at + 1] != ":":
         _fail(text, at)
@@ -348,7 +352,7 @@ def _parse_key(text: str, at: int) -> tuple[str, int]:
 
 def _parse_scalar(text: str, at: int) -> tuple[Json, int]:
     if text[at : at + 1] == '"':
-        value, end = scanstring(text, at + 1, True)
+        value, end = scanstring(text, at + 1)
         return join_surrogates(value), end
     for literal, meaning in _LITERALS.items():
         if text.startswith(literal, at):
@@ -363,8 +367,7 @@ def _parse_scalar(text: str, at: int) -> tuple[Json, int]:
 
 
 def _fail(text: str, at: int) -> NoReturn:
-    message = "this is not JSON"
-    raise json.JSONDecodeError(message, text, at)
+    raise json.JSONDecodeError("this is not JSON", text, at)
 
 
 # --- copying ----------------------------------------------------------------------------------
@@ -373,23 +376,26 @@ def _fail(text: str, at: int) -> NoReturn:
 def copy_json(value: Json) -> Json:
     """Copy a value into new containers of plain JSON.
 
-    Tuples become lists, models their JSON, raw bytes ``{"$bytes": ...}``; scalars are shared.
+    Tuples become lists, models their JSON, raw bytes ``{"$bytes": ...}``; scalars are shared. As
+    in ``copy.deepcopy``, what occurs twice in the value is one container in the copy.
 
     Raises:
         TypeError: the value is not JSON.
     """
     root: list[Json] = [value]
     todo: list[dict[Any, Json] | list[Json]] = [root]
+    made: dict[int, tuple[Json, dict[Any, Json] | list[Json]]] = {}
     while todo:
         container = todo.pop()
-        places = (
-            container.items() if isinstance(container, dict) else enumerate(container)
-        )
+        places = container.items() if isinstance(container, dict) else enumerate(container)
         for place, item in places:
             if item is None or isinstance(item, (str, int, float)):
                 continue
-            plain = _plain(item)
-            made = dict(plain) if isinstance(plain, dict) else list(plain)
-            container[place] = made  # replaces a value, so iterating goes on safely
-            todo.append(made)
+            known = made.get(id(item))
+            if known is None:
+                plain = _plain(item)
+                copied = dict(plain) if isinstance(plain, dict) else list(plain)
+                todo.append(copied)
+                known = made[id(item)] = item, copied  # with item: its id stays its own
+            container[place] = known[1]  # replaces a value, so the iteration goes on safely
     return root[0]

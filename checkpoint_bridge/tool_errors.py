@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from perdure.checkpoint_bridge.stable_json import JsonObject
+if TYPE_CHECKING:
+    from perdure.checkpoint_bridge.stable_json import JsonObject
 
 __all__ = [
     "ABORTED_MESSAGE",

@@ -13,7 +13,13 @@ from typing import TypeAlias
 from perdure.checkpoint_bridge._record import member, plain, plain_list
 from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.checkpoint_bridge.messages import Message, ToolCall, text_of
-from perdure.checkpoint_bridge.stable_json import Json, JsonObject, json_equal, stable_json, to_json_text
+from perdure.checkpoint_bridge.stable_json import (
+    Json,
+    JsonObject,
+    json_equal,
+    stable_json,
+    to_json_text,
+)
 
 __all__ = [
     "PROVIDER_ERROR_PREFIX",
@@ -72,10 +78,10 @@ def split_pending_turn(messages: Messages) -> PendingTurn:
     if turn is None:
         return PendingTurn(plain_messages, [], [])
     calls = calls_of(plain_messages[turn])
-    results: dict[str, list[JsonObject]] = {_id_key(member(call, "id")): [] for call in calls}
+    results: dict[str, list[JsonObject]] = {id_key(member(call, "id")): [] for call in calls}
     others: list[JsonObject] = []
     for message in plain_messages[turn + 1 :]:
-        found = results.get(_id_key(member(message, "toolCallId")))
+        found = results.get(id_key(member(message, "toolCallId")))
         if member(message, "role") == "tool" and found is not None:
             found.append(message)
         else:
@@ -83,12 +89,12 @@ def split_pending_turn(messages: Messages) -> PendingTurn:
 
     count: dict[str, int] = defaultdict(int)
     for call in calls:
-        count[_id_key(member(call, "id"))] += 1
+        count[id_key(member(call, "id"))] += 1
     waiting = {key: iter(found[-count[key] :]) for key, found in results.items()}
     ordered: list[JsonObject] = []
     pending: list[JsonObject] = []
     for call in calls:
-        result = next(waiting[_id_key(member(call, "id"))], None)
+        result = next(waiting[id_key(member(call, "id"))], None)
         if result is None:
             pending.append(call)
         else:
@@ -100,7 +106,9 @@ def split_pending_turn(messages: Messages) -> PendingTurn:
 
 
 def new_session_messages(
-    stored: Messages, input: str | Messages, finished: bool  # noqa: A002 - the format's word
+    stored: Messages,
+    input: str | Messages,  # noqa: A002 - the format's own word
+    finished: bool,  # noqa: FBT001 - positional in the conformance vectors
 ) -> list[JsonObject]:
     """Which of the incoming messages are new to a stored session.
 
@@ -134,29 +142,30 @@ def with_tool_result(messages: Messages, tool_call_id: str, result: Json) -> lis
         ConfigurationError: no assistant message has the call (``field`` is ``patch.toolResult``).
     """
     plain_messages = plain_list(messages)
-    wanted = _id_key(tool_call_id)
+    wanted = id_key(tool_call_id)
     turn, found = -1, None
     for index, message in enumerate(plain_messages):
         if member(message, "role") != "assistant":
             continue
         for call in calls_of(message):
-            if _id_key(member(call, "id")) == wanted:
+            if id_key(member(call, "id")) == wanted:
                 turn, found = index, call
     if found is None:
-        message_text = f"fork: the kept transcript has no tool call '{tool_call_id}'."
-        raise ConfigurationError(message_text, field="patch.toolResult")
+        raise ConfigurationError(
+            f"fork: the kept transcript has no tool call '{tool_call_id}'.",
+            field="patch.toolResult",
+        )
     made = tool_message(found, to_json_text(result))
     for index in range(turn + 1, len(plain_messages)):
         message = plain_messages[index]
-        if (
-            member(message, "role") == "tool"
-            and _id_key(member(message, "toolCallId")) == wanted
-        ):
+        if member(message, "role") == "tool" and id_key(member(message, "toolCallId")) == wanted:
             return [*plain_messages[:index], made, *plain_messages[index + 1 :]]
     return [*plain_messages, made]
 
 
-def tool_message(call: ToolCall | JsonObject, content: str, is_error: bool = False) -> JsonObject:
+def tool_message(
+    call: ToolCall | JsonObject, content: str, *, is_error: bool = False
+) -> JsonObject:
     """Make the message that answers a call; ``content`` is the JSON text of the result."""
     plain_call = plain(call)
     name = member(member(plain_call, "function"), "name")
@@ -200,8 +209,7 @@ def assert_valid(messages: Messages) -> None:
         elif role not in {"system", "user"}:
             _refuse(index, f"the role {role!r} is unknown")
     if waiting:
-        message_text = f"call {waiting[0]!r} has no result"
-        raise ValueError(message_text)
+        raise ValueError(f"call {waiting[0]!r} has no result")
 
 
 def _checked_ids(index: int, calls: list[Json]) -> list[str]:
@@ -217,8 +225,7 @@ def _checked_ids(index: int, calls: list[Json]) -> list[str]:
 
 
 def _refuse(index: int, reason: str) -> None:
-    message = f"message {index}: {reason}"
-    raise ValueError(message)
+    raise ValueError(f"message {index}: {reason}")
 
 
 def _last_turn(messages: list[JsonObject]) -> int | None:
@@ -245,6 +252,6 @@ def _identity(message: Json) -> Json:
     return {key: message[key] for key in ("role", "content", "toolCallId") if key in message}
 
 
-def _id_key(call_id: Json) -> str:
+def id_key(call_id: Json) -> str:
     """An id as a dictionary key; an odd id (a number, null) never equals a string."""
     return f"s{call_id}" if isinstance(call_id, str) else f"j{stable_json(call_id)}"

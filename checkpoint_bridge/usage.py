@@ -70,6 +70,7 @@ def step_usage_entry(
     step: int,
     model: str,
     usage_of_call: JsonObject | None,
+    *,
     estimated: bool,
     cost_usd: float | None,
 ) -> JsonObject:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint_bridge._record import Field, Record, member, plain
 from perdure.checkpoint_bridge.stable_json import (
@@ -14,6 +13,9 @@ from perdure.checkpoint_bridge.stable_json import (
     utf16_key,
     well_formed,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["AgentFingerprint", "describe_drift", "drift_of", "fingerprint"]
 
