@@ -8,12 +8,12 @@ retries by itself: attempts, backoff and their record belong to Temporal.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-__all__ = ["Json", "ModelProvider", "ModelRequest", "ModelResponse", "ToolSpec"]
+if TYPE_CHECKING:
+    from perdure.checkpoint_bridge.stable_json import JsonObject
 
-Json = dict[str, Any]
-"""A JSON object of the documented format, camelCase keys."""
+__all__ = ["ModelProvider", "ModelRequest", "ModelResponse", "ToolSpec"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class ToolSpec:
 
     name: str
     description: str
-    input_schema: Json
+    input_schema: JsonObject
     """JSON Schema of the arguments; an empty one means a tool without arguments."""
 
 
@@ -36,11 +36,11 @@ class ModelRequest:
 
     model: str
     """The model's name without the provider's prefix."""
-    messages: list[Json]
+    messages: list[JsonObject]
     """The format's Messages, system messages in place; never changed by a provider."""
     tools: list[ToolSpec] = field(default_factory=list)
-    settings: Json = field(default_factory=dict)
-    """Parameters in the provider's own names (``temperature``, ``max_tokens``), sent as they are."""
+    settings: JsonObject = field(default_factory=dict)
+    """Parameters in the provider's own names (``temperature``), sent as they are."""
     session_id: str = ""
     run_id: str = ""
     step: int = 1
@@ -55,24 +55,24 @@ class ModelResponse:
     """
 
     text: str = ""
-    tool_calls: list[Json] = field(default_factory=list)
+    tool_calls: list[JsonObject] = field(default_factory=list)
     """The format's ToolCalls; ids are non-empty and unique in this turn, ``arguments`` is raw."""
     finish_reason: str = "stop"
-    """``stop``, ``length``, ``tool_calls``, ``content_filter``, ``error``, or the provider's own."""
-    usage: Json | None = None
+    """``stop``, ``length``, ``tool_calls``, ``content_filter``, ``error``, or another word."""
+    usage: JsonObject | None = None
     """``inputTokens`` (the whole prompt, cache reads and writes included, for every provider),
     ``outputTokens``, ``totalTokens`` (their sum) and, where known and not zero,
     ``cachedInputTokens``, ``cacheWriteTokens``, ``reasoningTokens``, each part of the two sums.
     ``None`` when the provider did not say."""
     model: str = ""
     """The model that the provider says has answered."""
-    reasoning: list[Json] = field(default_factory=list)
+    reasoning: list[JsonObject] = field(default_factory=list)
     """The format's reasoning entries, to be stored and sent back unchanged."""
     response_id: str | None = None
 
-    def message(self) -> Json:
+    def message(self) -> JsonObject:
         """The assistant Message to put into the transcript; absent parts have no key."""
-        message: Json = {"role": "assistant", "content": self.text}
+        message: JsonObject = {"role": "assistant", "content": self.text}
         if self.tool_calls:
             message["toolCalls"] = self.tool_calls
         if self.reasoning:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import importlib
 import threading
+from typing import TYPE_CHECKING
 
-from perdure.activities.providers.base import ModelProvider
 from perdure.checkpoint_bridge.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from perdure.activities.providers.base import ModelProvider
 
 __all__ = ["aclose_providers", "known_prefixes", "parse_model", "provider_for"]
 
