@@ -15,7 +15,7 @@ from perdure.checkpoint_bridge.stable_json import Json, JsonObject, copy_json, j
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["Field", "Record", "member", "plain", "plain_list", "records"]
+__all__ = ["Field", "Record", "member", "one", "plain", "plain_list", "records"]
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Record")
@@ -155,6 +155,16 @@ def plain_list(values: Any) -> list[Json]:
 def member(value: Json, key: str) -> Json:
     """Read a property as JavaScript does of odd values: what is not there is ``None``."""
     return value.get(key) if isinstance(value, dict) else None
+
+
+def one(kind: type[R]) -> Callable[[Any], R]:
+    """How a field shows a record: what is not an object is an empty one."""
+
+    def view(value: Any) -> R:
+        value = plain(value)
+        return kind.from_json(value if isinstance(value, dict) else {})
+
+    return view
 
 
 def records(kind: type[R]) -> Callable[[Any], list[R]]:

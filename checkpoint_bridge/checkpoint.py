@@ -6,7 +6,7 @@ import base64
 import binascii
 from typing import Any
 
-from perdure.checkpoint_bridge._record import Field, Record, plain, records
+from perdure.checkpoint_bridge._record import Field, Record, one, plain, records
 from perdure.checkpoint_bridge.fingerprints import AgentFingerprint
 from perdure.checkpoint_bridge.messages import Message, ToolCall
 from perdure.checkpoint_bridge.stable_json import Json, JsonObject, bytes_to_json, copy_json
@@ -83,7 +83,7 @@ class Checkpoint(Record):
     """The whole conversation, with queued input at the end."""
     tool_calls = Field[list[ToolCall]]("toolCalls", list, records(ToolCall))
     """Every call that this run's model turns asked for, in order."""
-    usage = Field[RunUsage]("usage", RunUsage, RunUsage.from_json)
+    usage = Field[RunUsage]("usage", RunUsage, one(RunUsage))
     """Older records hold three counts only; :func:`~.usage.restore_usage` reads both."""
     step_usage = Field[list[StepUsage]]("stepUsage", list, records(StepUsage))
     """Empty on older records."""
@@ -96,7 +96,7 @@ class Checkpoint(Record):
     approval_id = Field[str | None]("approvalId", lambda: None)
     """With ``awaiting-approval`` only."""
     agent_fingerprint = Field[AgentFingerprint | None](
-        "agentFingerprint", lambda: None, AgentFingerprint.from_json
+        "agentFingerprint", lambda: None, one(AgentFingerprint)
     )
     """``None`` on older records: they resume without a comparison."""
     run_config = Field[Any]("runConfig", lambda: None)
@@ -118,7 +118,7 @@ class HistoryEntry(Record):
     saved_at = Field[str]("savedAt", str)
     """ISO 8601 in UTC, with milliseconds and ``Z``."""
     status = Field[str]("status", lambda: IN_PROGRESS)
-    checkpoint = Field[Checkpoint]("checkpoint", Checkpoint, Checkpoint.from_json)
+    checkpoint = Field[Checkpoint]("checkpoint", Checkpoint, one(Checkpoint))
 
 
 class PendingApproval(Record):
@@ -157,16 +157,16 @@ class ExecutionSnapshot(Record):
     agent = Field[Any]("agent", lambda: None)
     current_messages = Field[list[Message]]("currentMessages", list, records(Message))
     """The transcript; it ends with queued input."""
-    pending_tool_call = Field[ToolCall]("pendingToolCall", ToolCall, ToolCall.from_json)
+    pending_tool_call = Field[ToolCall]("pendingToolCall", ToolCall, one(ToolCall))
     steps = Field[int]("steps", int)
     session_id = Field[str | None]("sessionId", lambda: None)
     remaining_tool_calls = Field[list[ToolCall] | None](
         "remainingToolCalls", lambda: None, records(ToolCall)
     )
     """``None`` in an old snapshot: the later calls of the turn are not run."""
-    usage = Field[RunUsage | None]("usage", lambda: None, RunUsage.from_json)
+    usage = Field[RunUsage | None]("usage", lambda: None, one(RunUsage))
     agent_fingerprint = Field[AgentFingerprint | None](
-        "agentFingerprint", lambda: None, AgentFingerprint.from_json
+        "agentFingerprint", lambda: None, one(AgentFingerprint)
     )
     subagent = Field[JsonObject | None]("subagent", lambda: None)
     """``{toolCallId, toolName, args, agentName, snapshot}`` when a sub-agent paused."""

@@ -9,6 +9,7 @@ from perdure.checkpoint_bridge._record import Field, Record, member, plain
 from perdure.checkpoint_bridge.stable_json import (
     Json,
     JsonObject,
+    json_equal,
     stable_json,
     utf16_key,
     well_formed,
@@ -72,18 +73,22 @@ def drift_of(
     old, new = plain(saved), plain(current)
     if not isinstance(old, dict) or not isinstance(new, dict):
         return None
-    if old.get("version") != new.get("version") or old.get("hash") == new.get("hash"):
+    if not json_equal(old.get("version"), new.get("version")):
+        return None
+    if json_equal(old.get("hash"), new.get("hash")):
         return None
     drift: JsonObject = {}
-    if old.get("model") != new.get("model"):
+    if not json_equal(old.get("model"), new.get("model")):
         sides = {"from": old.get("model"), "to": new.get("model")}
         drift["model"] = {side: name for side, name in sides.items() if name is not None}
     tools_then, tools_now = _tools(old), _tools(new)
     drift["toolsAdded"] = _names(tools_now.keys() - tools_then.keys())
     drift["toolsRemoved"] = _names(tools_then.keys() - tools_now.keys())
     both = tools_then.keys() & tools_now.keys()
-    drift["toolsChanged"] = _names({name for name in both if tools_then[name] != tools_now[name]})
-    drift["instructions"] = old.get("instructions") != new.get("instructions")
+    drift["toolsChanged"] = _names(
+        {name for name in both if not json_equal(tools_then[name], tools_now[name])}
+    )
+    drift["instructions"] = not json_equal(old.get("instructions"), new.get("instructions"))
     return drift if any(drift.values()) else None
 
 

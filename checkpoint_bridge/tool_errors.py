@@ -98,7 +98,7 @@ def tool_error_result(
     """
     if isinstance(error, BaseException):
         name = type(error).__name__
-        text = str(error) if message is None else message
+        text = _text_of_error(error) if message is None else message
     else:
         name = error or _DEFAULT_ERRORS.get(kind, "Error")
         text = message or ""
@@ -110,6 +110,14 @@ def tool_error_result(
         result["toolCallId"] = tool_call_id
     result.update({key: value for key, value in extras.items() if value is not None})
     return result
+
+
+def _text_of_error(error: BaseException) -> str:
+    """An exception's own message; one that cannot even be printed has none."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the tool's own class can do anything here
+        return ""
 
 
 def not_found_message(tool_name: str, available: list[str]) -> str:

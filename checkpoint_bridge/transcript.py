@@ -156,7 +156,7 @@ def with_tool_result(messages: Messages, tool_call_id: str, result: Json) -> lis
             field="patch.toolResult",
         )
     made = tool_message(found, to_json_text(result))
-    for index in range(turn + 1, len(plain_messages)):
+    for index in range(len(plain_messages) - 1, turn, -1):
         message = plain_messages[index]
         if member(message, "role") == "tool" and id_key(member(message, "toolCallId")) == wanted:
             return [*plain_messages[:index], made, *plain_messages[index + 1 :]]
@@ -206,7 +206,7 @@ def assert_valid(messages: Messages) -> None:
             _refuse(index, f"a {role} message stands before the result of call {waiting[0]!r}")
         if role == "assistant":
             waiting = _checked_ids(index, calls_of(message))
-        elif role not in {"system", "user"}:
+        elif role != "system" and role != "user":  # noqa: PLR1714 - a role can be unhashable
             _refuse(index, f"the role {role!r} is unknown")
     if waiting:
         raise ValueError(f"call {waiting[0]!r} has no result")
@@ -241,15 +241,14 @@ def _is_real_user_turn(message: JsonObject) -> bool:
     )
 
 
-def _same(a: JsonObject, b: JsonObject) -> bool:
+def _same(a: Json, b: Json) -> bool:
     """Whether role, content and toolCallId are equal; an absent key equals only an absent one."""
-    return json_equal(_identity(a), _identity(b))
-
-
-def _identity(message: Json) -> Json:
-    if not isinstance(message, dict):
-        return message
-    return {key: message[key] for key in ("role", "content", "toolCallId") if key in message}
+    if not isinstance(a, dict) or not isinstance(b, dict):
+        return json_equal(a, b)
+    return all(
+        (key in a) == (key in b) and json_equal(a.get(key), b.get(key))
+        for key in ("role", "content", "toolCallId")
+    )
 
 
 def id_key(call_id: Json) -> str:

@@ -111,6 +111,7 @@ def restore_usage(old: JsonObject | Record | None) -> JsonObject:
     del restored["costUsd"]
     restored["inputTokens"] = tokens_in
     restored["outputTokens"] = tokens_out
+    restored["promptTokens"], restored["completionTokens"] = tokens_in, tokens_out
     restored["totalTokens"] = _count(stored, "totalTokens") or tokens_in + tokens_out
     restored["byModel"] = {
         UNKNOWN_MODEL: {"inputTokens": tokens_in, "outputTokens": tokens_out, "calls": 0}
@@ -133,7 +134,7 @@ def _call_counts(usage_of_call: JsonObject | None) -> dict[str, Any]:
 def _add_cost(total: JsonObject, cost_usd: float | None) -> None:
     """Add to a cost that is known; a cost that is unknown stays so."""
     known = total.pop("costUsd", None)
-    if known is not None and cost_usd is not None:
+    if isinstance(known, (int, float)) and cost_usd is not None:
         total["costUsd"] = known + cost_usd
 
 
