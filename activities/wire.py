@@ -1,0 +1,256 @@
+"""What crosses between workflows and activities: the only types that both sides share.
+
+All of it goes through Temporal's JSON converter, so it is plain dataclasses of plain JSON.
+A field may be added when it has a default; none may be renamed or lose its meaning, since
+open runs hold recorded values of every one of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from perdure.checkpoint_bridge.events import INLINE_LIMIT, NewEvent, NewSave
+
+WORKFLOW = "AgentWorkflow"
+SIGNAL_RESOLVE = "resolve_approval"
+UPDATE_RESOLVE = "resolve_approval_now"
+UPDATE_INPUT = "send_input"
+QUERY_STATE = "state"
+
+ACTIVITY_OPEN = "open_run"
+ACTIVITY_APPEND = "append_log"
+ACTIVITY_MODEL = "call_model"
+ACTIVITY_TOOL = "run_tool"
+ACTIVITY_DECIDE = "record_decision"
+ACTIVITY_INPUT = "apply_input"
+ACTIVITY_CLOSE = "close_run"
+
+PREVIEW_LENGTH = 200
+"""Characters of a text that people see where the value itself is only referred to."""
+
+
+@dataclass
+class Content:
+    """A message, or where it is: ``message`` up to :data:`INLINE_LIMIT`, else a reference."""
+
+    message: dict[str, Any] | None = None
+    ref: str | None = None
+    """SHA-256 of the message's JSON in the store, as hex."""
+    size: int = 0
+    """Bytes of that JSON."""
+    preview: str | None = None
+
+
+@dataclass
+class ToolPolicy:
+    """What the loop needs to know of one tool, fixed when the run opens."""
+
+    timeout: float
+    """Seconds that one attempt may take."""
+    recovery: str = "rerun"
+
+
+@dataclass
+class CallPlan:
+    """One tool call of a model turn, and what is to happen with it."""
+
+    index: int
+    call_id: str
+    tool: str
+    arguments: str | None = None
+    """The model's raw arguments; ``None`` when they are over the limit (the log has them)."""
+    action: str = "run"
+    """``run``, ``approve`` (ask first) or ``refuse`` (``result`` is the error; nothing runs)."""
+    result: Content | None = None
+    approval_id: str | None = None
+    """Set when this call was already waiting for this approval."""
+
+
+@dataclass
+class OpenRun:
+    """Input of ``open_run``: the run request, checked, with this execution's identity."""
+
+    session_id: str
+    run_id: str
+    agent: str
+    input: Any
+    time_ms: int
+    input_ref: str | None = None
+    business_state: Any = None
+    has_business_state: bool = False
+    metadata: dict[str, Any] | None = None
+    max_steps: int | None = None
+
+
+@dataclass
+class RunFacts:
+    """What the loop goes by; recorded once, so later deploys never change a run's course."""
+
+    log_id: int
+    head: int
+    turn: int
+    step: int
+    max_steps: int
+    tool_concurrency: int
+    tools: dict[str, ToolPolicy]
+    call_seq: int = 0
+    """Place of the model turn that asked for ``calls``."""
+    calls: list[CallPlan] = field(default_factory=list)
+    nothing_to_do: bool = False
+    """A finished session was opened without new input."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass
+class Append:
+    """Input of ``append_log``: idempotent, since ``head`` says where the events go."""
+
+    session_id: str
+    log_id: int
+    run_id: str
+    head: int
+    time_ms: int
+    events: list[NewEvent]
+    saves: list[NewSave] = field(default_factory=list)
+
+
+@dataclass
+class ModelTask:
+    """Input of ``call_model``: the transcript is passed by reference."""
+
+    session_id: str
+    log_id: int
+    run_id: str
+    agent: str
+    through_seq: int
+    step: int
+
+
+@dataclass
+class ModelTurn:
+    """What the model answered, as the loop and the UI need it."""
+
+    content: Content
+    finish_reason: str
+    model: str
+    calls: list[CallPlan] = field(default_factory=list)
+    usage: dict[str, Any] | None = None
+    response_id: str | None = None
+    attempts: list[dict[str, Any]] = field(default_factory=list)
+    """Failed attempts before this answer: ``{error, usage?}``."""
+
+
+@dataclass
+class ToolTask:
+    """Input of ``run_tool``. ``seq`` and ``index`` name the call in the ledger."""
+
+    session_id: str
+    log_id: int
+    run_id: str
+    agent: str
+    seq: int
+    index: int
+    call_id: str
+    tool: str
+    arguments: str | None
+    attempt: int
+    timeout: float
+    step: int = 0
+
+
+@dataclass
+class ToolOutcome:
+    """The one result of a call."""
+
+    content: Content
+    is_error: bool = False
+
+
+@dataclass
+class DecisionTask:
+    """Input of ``record_decision``."""
+
+    session_id: str
+    log_id: int
+    run_id: str
+    agent: str
+    approval_id: str
+    approved: bool
+    time_ms: int
+    note: str | None = None
+    by: str | None = None
+
+
+@dataclass
+class DecisionRecord:
+    """The decision that counts: the first one. ``mine`` is false when another came first."""
+
+    mine: bool
+    approved: bool
+    note: str | None = None
+    by: str | None = None
+    error: dict[str, Any] | None = None
+    """Set when the decision could not be taken (drift, missing tool); the approval waits on."""
+    drift: dict[str, Any] | None = None
+
+
+@dataclass
+class InputTask:
+    """Input of ``apply_input``: messages that arrived while the run went on, in order."""
+
+    session_id: str
+    log_id: int
+    run_id: str
+    head: int
+    time_ms: int
+    messages: list[Any]
+    apply: bool = True
+    """False: only say which of them the transcript does not hold yet."""
+
+
+@dataclass
+class InputApplied:
+    """``head`` after the append, and how many messages were new."""
+
+    head: int
+    added: int
+    fresh: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class CloseTask:
+    """Input of ``close_run``: close whatever the log has open, and say why."""
+
+    session_id: str
+    log_id: int
+    run_id: str
+    time_ms: int
+    reason: str
+    """``aborted`` or ``error``."""
+    error: dict[str, Any] | None = None
+    queued: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class CloseResult:
+    """``finished``: the log says that the run had ended before it could be closed."""
+
+    finished: bool
+    finish_reason: str = ""
+
+
+@dataclass
+class RunOutcome:
+    """The workflow's result: small; the conversation itself is in the store."""
+
+    session_id: str
+    run_id: str
+    status: str
+    finish_reason: str
+    steps: int
+    text: str
+    """The last answer, cut after :data:`INLINE_LIMIT` characters."""
+    input_tokens: int = 0
+    output_tokens: int = 0

@@ -1,0 +1,289 @@
+"""Reads and writes of the event log, inside a transaction that the caller holds.
+
+A fork shares the beginning of its parent's log: its rows start after ``inherited`` events, and
+a read follows the line of parents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import and_, delete, insert, or_, select, update
+
+from perdure.checkpoint_bridge import events as ev
+from perdure.checkpoint_bridge.blobs import put_blob
+from perdure.checkpoint_bridge.errors import LogConflictError
+from perdure.checkpoint_bridge.events import Event, NewEvent, NewSave, encode
+from perdure.checkpoint_bridge.schema import approvals, blobs, events, logs, saves, sessions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+_TITLE_LENGTH = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one append puts into a session's log."""
+
+    session_id: str
+    log_id: int
+    run_id: str | None
+    """The run that writes; ``None`` for the bridge itself (fork, import)."""
+    head: int
+    time_ms: int
+    events: Sequence[NewEvent]
+    saves: Sequence[NewSave] = ()
+    take_over: bool = False
+    """True when a run opens the session: it becomes the writer if nobody wrote meanwhile."""
+
+
+async def append(
+    connection: AsyncConnection, batch: Batch, *, keep_saves: int, step: int | None = None
+) -> int:
+    """Append events and saves; returns the log's length after them.
+
+    ``step`` is the step count before the events, where the row does not know it (a new fork).
+
+    Doing it again changes nothing: events that are there already with the same digests count
+    as appended (the digest leaves the time out).
+
+    Raises:
+        LogConflictError: another writer was here, or wrote something else at this place.
+    """
+    row = (
+        await connection.execute(
+            select(sessions.c.head, sessions.c.writer, sessions.c.title, sessions.c.step).where(
+                sessions.c.session_id == batch.session_id, sessions.c.log_id == batch.log_id
+            )
+        )
+    ).one_or_none()
+    _check_turn(batch, row)
+    assert row is not None
+    encoded = [encode(event) for event in batch.events]
+    there = 0
+    if row.head > batch.head:
+        there = await _already_there(connection, batch, [event.digest for event in encoded])
+    new = range(there, len(encoded))
+    for index in new:
+        content = encoded[index].blob
+        if content is not None:
+            await put_blob(connection, content, batch.time_ms)
+    if new:
+        await connection.execute(
+            insert(events),
+            [
+                {
+                    "log_id": batch.log_id,
+                    "seq": batch.head + index,
+                    "type": encoded[index].type,
+                    "time_ms": batch.time_ms,
+                    "data": encoded[index].data,
+                    "ref": encoded[index].ref,
+                    "digest": encoded[index].digest,
+                }
+                for index in new
+            ],
+        )
+        await _project(connection, batch, [batch.events[index] for index in new])
+    end = batch.head + len(encoded)
+    head = max(row.head, end)
+    changes: dict[str, Any] = {"head": head}
+    if new:
+        changes["updated_at"] = batch.time_ms
+    if batch.take_over:
+        changes["writer"] = batch.run_id
+    if not row.title and (title := _title(batch.events)):
+        changes["title"] = title
+    step = _step(row.step if step is None else step, [batch.events[index] for index in new])
+    if step != row.step:
+        changes["step"] = step
+    # A save that another attempt of this append has made already is not made again.
+    new_saves = [save for save in batch.saves if save.after > there]
+    if new_saves:
+        changes.update(await _save(connection, batch, new_saves, step, keep_saves))
+    await connection.execute(
+        update(sessions).where(sessions.c.session_id == batch.session_id).values(**changes)
+    )
+    return end
+
+
+def _check_turn(batch: Batch, row: Any) -> None:
+    if row is None:
+        msg = f"The session {batch.session_id} was deleted while its run went on."
+        raise LogConflictError(msg)
+    if batch.take_over:
+        if row.head != batch.head:
+            msg = f"The session {batch.session_id} was written to while it was being opened."
+            raise LogConflictError(msg)
+        return
+    if batch.run_id is not None and row.writer != batch.run_id:
+        msg = f"The session {batch.session_id} belongs to a newer run; this one may not write."
+        raise LogConflictError(msg)
+    if row.head < batch.head:
+        msg = f"The log of {batch.session_id} ends at {row.head}, before {batch.head}."
+        raise LogConflictError(msg)
+
+
+async def _already_there(connection: AsyncConnection, batch: Batch, digests: list[str]) -> int:
+    stored = (
+        await connection.scalars(
+            select(events.c.digest)
+            .where(
+                events.c.log_id == batch.log_id,
+                events.c.seq >= batch.head,
+                events.c.seq < batch.head + len(digests),
+            )
+            .order_by(events.c.seq)
+        )
+    ).all()
+    if list(stored) != digests[: len(stored)]:
+        msg = f"Something else is at {batch.head} of the log of {batch.session_id}."
+        raise LogConflictError(msg)
+    return len(stored)
+
+
+async def _project(connection: AsyncConnection, batch: Batch, new: Sequence[NewEvent]) -> None:
+    for event in new:
+        if event.type == ev.APPROVAL_REQUESTED:
+            await connection.execute(
+                insert(approvals).values(
+                    id=event.data["id"],
+                    log_id=batch.log_id,
+                    session_id=batch.session_id,
+                    run_id=batch.run_id or "",
+                    seq=event.data["seq"],
+                    call_index=event.data["index"],
+                    pending=ev.dump(event.data["pending"]),
+                    created_at=batch.time_ms,
+                )
+            )
+
+
+def _title(new: Sequence[NewEvent]) -> str:
+    from perdure.checkpoint_bridge.messages import text_of
+
+    for event in new:
+        if event.type == ev.USER_MESSAGE and "message" in event.data:
+            words = text_of(event.data["message"])[: _TITLE_LENGTH * 4].split()
+            text = " ".join(words).encode("utf-8", "replace").decode().replace("\0", "")
+            return text if len(text) <= _TITLE_LENGTH else text[: _TITLE_LENGTH - 1] + "…"
+    return ""
+
+
+def _step(step: int, new: Sequence[NewEvent]) -> int:
+    for event in new:
+        if event.type == ev.TURN_START and event.data.get("fresh"):
+            step = 0
+        elif event.type == ev.ASSISTANT_MESSAGE:
+            step += 1
+        elif event.type == ev.CHECKPOINT_SET:
+            step = int(event.data["fields"].get("stepIndex") or 0)
+    return step
+
+
+async def _save(
+    connection: AsyncConnection,
+    batch: Batch,
+    new: Sequence[NewSave],
+    step: int,
+    keep: int,
+) -> dict[str, Any]:
+    await connection.execute(
+        insert(saves),
+        [
+            {
+                "log_id": batch.log_id,
+                "through_seq": batch.head + save.after,
+                "step": step,
+                "status": save.status,
+                "finish_reason": save.finish_reason,
+                "approval_id": save.approval_id,
+                "saved_at": batch.time_ms,
+            }
+            for save in new
+        ],
+    )
+    oldest = (
+        select(saves.c.through_seq)
+        .where(saves.c.log_id == batch.log_id)
+        .order_by(saves.c.through_seq.desc())
+        .offset(keep - 1)
+        .limit(1)
+        .scalar_subquery()
+    )
+    await connection.execute(
+        delete(saves).where(saves.c.log_id == batch.log_id, saves.c.through_seq < oldest)
+    )
+    newest = new[-1]
+    return {
+        "has_checkpoint": True,
+        "status": newest.status,
+        "approval_id": newest.approval_id,
+    }
+
+
+async def lineage(connection: AsyncConnection, log_id: int) -> list[tuple[int, int, int | None]]:
+    """The logs that a log is made of, oldest first: ``(log_id, from_seq, to_seq or None)``."""
+    line: list[tuple[int, int, int | None]] = []
+    end: int | None = None
+    current: int | None = log_id
+    while current is not None:
+        row = (
+            await connection.execute(
+                select(logs.c.parent_id, logs.c.inherited).where(logs.c.id == current)
+            )
+        ).one()
+        if end is None or row.inherited < end:
+            line.append((current, row.inherited, end))
+            end = row.inherited
+        current = row.parent_id
+    return line[::-1]
+
+
+async def read_events(
+    connection: AsyncConnection,
+    log_id: int,
+    start: int,
+    end: int | None = None,
+    *,
+    limit: int | None = None,
+) -> list[Event]:
+    """Committed events with ``start <= seq < end``, in order, at most ``limit``."""
+    parts = await lineage(connection, log_id)
+    where = or_(
+        *(
+            and_(
+                events.c.log_id == part,
+                events.c.seq >= max(first, start),
+                *((events.c.seq < stop,) if stop is not None else ()),
+            )
+            for part, first, stop in parts
+            if stop is None or stop > start
+        )
+    )
+    query = (
+        select(events.c.seq, events.c.type, events.c.time_ms, events.c.data, blobs.c.content)
+        .select_from(events.outerjoin(blobs, blobs.c.digest == events.c.ref))
+        .where(where)
+        .order_by(events.c.seq)
+    )
+    if end is not None:
+        query = query.where(events.c.seq < end)
+    if limit is not None:
+        query = query.limit(limit)
+    rows = (await connection.execute(query)).all()
+    return [_event(row) for row in rows]
+
+
+def _event(row: Any) -> Event:
+    return Event(row.seq, row.type, row.time_ms, ev.decode(row.type, row.data, row.content))
+
+
+async def newest_saves(connection: AsyncConnection, log_id: int, limit: int) -> Sequence[Any]:
+    """Rows of the newest saves of a log, newest first."""
+    query = select(saves).where(saves.c.log_id == log_id).order_by(saves.c.through_seq.desc())
+    return (await connection.execute(query.limit(limit))).all()

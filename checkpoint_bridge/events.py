@@ -1,0 +1,145 @@
+"""The event log's vocabulary and envelope.
+
+Names are those of ``seed-session-event-log.txt``; ``transcript_delta`` is the rewrite event of
+``seed-session-history-and-recovery.txt``, and the few that neither has are marked as ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+TURN_START = "turn/start"
+TURN_END = "turn/end"
+STEP_START = "step/start"
+STEP_END = "step/end"
+USER_MESSAGE = "user/message"
+SYSTEM_MESSAGE = "system/message"
+ASSISTANT_MESSAGE = "assistant/message"
+ASSISTANT_ATTEMPT = "assistant/attempt"
+TOOL_CALL = "tool/call"
+TOOL_RESULT = "tool/result"
+END_SEED = "session/end-seed"
+TRANSCRIPT_DELTA = "transcript_delta"
+APPROVAL_REQUESTED = "approval/requested"
+"""Ours: ``{id, seq, index, pending}``."""
+APPROVAL_DECIDED = "approval/decided"
+"""Ours: ``{id, approved, note?, by?}``."""
+AGENT_DRIFT = "agent/drift"
+"""Ours: what differs between the agent that started and the one that goes on."""
+BUSINESS_STATE = "business_state/set"
+"""Ours: ``{value}``."""
+CHECKPOINT_SET = "checkpoint/set"
+"""Ours: a record that came from outside; ``{fields}`` is all of it but the messages."""
+SESSION_CLEARED = "session/cleared"
+"""Ours: the checkpoint was deleted and its history kept; the transcript starts anew."""
+
+BULK = {
+    USER_MESSAGE: "message",
+    SYSTEM_MESSAGE: "message",
+    ASSISTANT_MESSAGE: "message",
+    TOOL_RESULT: "message",
+    TRANSCRIPT_DELTA: "append",
+    CHECKPOINT_SET: "fields",
+}
+"""For each type that carries content: the key of ``data`` that holds it."""
+
+IN_PROGRESS = "in-progress"
+AWAITING_APPROVAL = "awaiting-approval"
+FINISHED = "finished"
+
+INLINE_LIMIT = 4 * 1024
+"""Bytes of content that a row or a recorded value holds itself; more is stored once, by digest."""
+
+
+@dataclass
+class NewEvent:
+    """One event to append. Content that is in the store already is named by ``ref``."""
+
+    type: str
+    data: dict[str, Any]
+    ref: str | None = None
+    """SHA-256 of the content's JSON, hex; ``data`` then lacks the key of :data:`BULK`."""
+
+
+@dataclass
+class NewSave:
+    """A save of the checkpoint as it is after ``after`` of the events appended with it."""
+
+    after: int
+    status: str
+    finish_reason: str
+    approval_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A committed event. ``data`` is shared: treat it as frozen."""
+
+    seq: int
+    """Place in the log, from 0, without gaps."""
+    type: str
+    time_ms: int
+    """Unix milliseconds, as the workflow saw them."""
+    data: dict[str, Any]
+
+    @property
+    def sequence(self) -> int:
+        """The cursor form of ``seq``: counts from 1, so that 0 means *from the beginning*."""
+        return self.seq + 1
+
+
+def dump(value: Any) -> str:
+    """JSON as the store keeps it: ASCII, no spaces, keys sorted, so equal values are equal text."""
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":"), sort_keys=True)
+
+
+def digest_of(content: str) -> str:
+    """SHA-256 of stored JSON, as hex."""
+    return hashlib.sha256(content.encode("ascii")).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """An event in the form of its row, with the blob that it needs (if any)."""
+
+    type: str
+    data: str
+    ref: str | None
+    digest: str
+    blob: str | None
+
+
+def encode(event: NewEvent) -> StoredEvent:
+    """Make the row of an event.
+
+    The digest covers type, data and content, but not the time: a workflow task that runs again
+    announces the same thing at a later moment, and that must count as the same event.
+    """
+    bulk = BULK.get(event.type)
+    blob = None
+    ref = event.ref
+    content_digest = ref or ""
+    if bulk is not None and ref is None:
+        content = dump(event.data[bulk])
+        content_digest = digest_of(content)
+        if len(content) > INLINE_LIMIT:
+            blob, ref = content, content_digest
+    bare = dump({key: value for key, value in event.data.items() if key != bulk})
+    return StoredEvent(
+        type=event.type,
+        data=bare if ref is not None else dump(event.data),
+        ref=ref,
+        digest=digest_of(f"{event.type}\n{bare}\n{content_digest}"),
+        blob=blob,
+    )
+
+
+def decode(type_: str, data: str, content: str | None) -> dict[str, Any]:
+    """The ``data`` of a stored event, its content put back."""
+    value: dict[str, Any] = json.loads(data)
+    if content is not None:
+        value[BULK[type_]] = json.loads(content)
+    return value

@@ -1,0 +1,1 @@
+"""Alembic's folder: one module a version of the schema, and the environment that runs them."""

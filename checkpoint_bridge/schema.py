@@ -1,0 +1,135 @@
+r"""The tables of the store.
+
+Every table starts with ``perdure_``, so that the store can live in a database that
+an application has already. JSON is kept as ASCII text (``\uXXXX`` escapes), since PostgreSQL
+takes neither NUL nor lone surrogates, which model output holds.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    text,
+)
+
+SCHEMA_REVISION = "0001"
+"""Head of the migrations; a test compares it with the folder."""
+
+VERSION_TABLE = "perdure_schema_version"
+
+metadata = MetaData()
+
+_IS_REF = text("ref IS NOT NULL")
+_AutoId = BigInteger().with_variant(Integer, "sqlite")
+
+logs = Table(
+    "perdure_logs",
+    metadata,
+    Column("id", _AutoId, primary_key=True, autoincrement=True),
+    Column("uid", String(32), nullable=False, unique=True, doc="Random; part of idempotency keys."),
+    Column(
+        "parent_id",
+        BigInteger,
+        ForeignKey("perdure_logs.id"),
+        nullable=True,
+        index=True,
+        doc="The log whose beginning this one shares (a fork).",
+    ),
+    Column("inherited", BigInteger, nullable=False, doc="Events that are the parent's."),
+    sqlite_autoincrement=True,
+)
+
+sessions = Table(
+    "perdure_sessions",
+    metadata,
+    Column("session_id", String(200), primary_key=True),
+    Column("log_id", BigInteger, ForeignKey("perdure_logs.id"), nullable=False, unique=True),
+    Column("head", BigInteger, nullable=False, doc="Events in the log: the next event's seq."),
+    Column("writer", String(64), nullable=True, doc="The run that may append."),
+    Column("agent", String(200), nullable=False),
+    Column("title", String(200), nullable=False, doc="Start of the first user message."),
+    Column("created_at", BigInteger, nullable=False, doc="Unix milliseconds, as all times."),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("has_checkpoint", Boolean, nullable=False, doc="False after a delete of it alone."),
+    Column("status", String(32), nullable=False, doc="Status of the newest save."),
+    Column("step", Integer, nullable=False),
+    Column("approval_id", String(64), nullable=True),
+    Column("parent_session", String(200), nullable=True),
+    Index("perdure_sessions_by_activity", "updated_at"),
+)
+
+events = Table(
+    "perdure_events",
+    metadata,
+    Column("log_id", BigInteger, ForeignKey("perdure_logs.id"), primary_key=True),
+    Column("seq", BigInteger, primary_key=True),
+    Column("type", String(64), nullable=False),
+    Column("time_ms", BigInteger, nullable=False),
+    Column("data", Text, nullable=False),
+    Column("ref", String(64), nullable=True, doc="Digest of the message, when it is a blob."),
+    Column("digest", String(64), nullable=False, doc="Of type, data and message; not of time."),
+    Index("perdure_events_by_ref", "ref", sqlite_where=_IS_REF, postgresql_where=_IS_REF),
+)
+
+blobs = Table(
+    "perdure_blobs",
+    metadata,
+    Column("digest", String(64), primary_key=True, doc="SHA-256 of content, hex."),
+    Column("size", BigInteger, nullable=False),
+    Column("content", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+)
+
+saves = Table(
+    "perdure_saves",
+    metadata,
+    Column("log_id", BigInteger, ForeignKey("perdure_logs.id"), primary_key=True),
+    Column("through_seq", BigInteger, primary_key=True, doc="Events that the save covers."),
+    Column("step", Integer, nullable=False),
+    Column("status", String(32), nullable=False),
+    Column("finish_reason", String(64), nullable=False),
+    Column("approval_id", String(64), nullable=True),
+    Column("saved_at", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+effects = Table(
+    "perdure_effects",
+    metadata,
+    Column("log_id", BigInteger, ForeignKey("perdure_logs.id"), primary_key=True),
+    Column("seq", BigInteger, primary_key=True, doc="Place of the turn in the log."),
+    Column("call_index", Integer, primary_key=True, doc="-1: the model call itself."),
+    Column("name", String(200), nullable=False),
+    Column("starts", Integer, nullable=False, doc="How often it was begun."),
+    Column("started_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger, nullable=True, doc="Set when the outcome is here."),
+    Column("outcome", Text, nullable=True, doc="JSON, without the message."),
+    Column("message", Text, nullable=True),
+    Column("ref", String(64), nullable=True),
+    Column("attempts", Text, nullable=False, doc="Failed attempts, a JSON list."),
+    Index("perdure_effects_by_ref", "ref", sqlite_where=_IS_REF, postgresql_where=_IS_REF),
+)
+
+approvals = Table(
+    "perdure_approvals",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("log_id", BigInteger, ForeignKey("perdure_logs.id"), nullable=False, index=True),
+    Column("session_id", String(200), nullable=False),
+    Column("run_id", String(64), nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("call_index", Integer, nullable=False),
+    Column("pending", Text, nullable=False, doc="PendingApproval of the documented format."),
+    Column("created_at", BigInteger, nullable=False),
+    Column("decided_at", BigInteger, nullable=True, index=True),
+    Column("decision", Text, nullable=True, doc="{approved, note?, by?} or {closed}."),
+)

@@ -1,0 +1,446 @@
+"""The store: the event log and everything that is derived from it, in one SQL database."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from perdure.checkpoint_bridge import approvals as approval_rows
+from perdure.checkpoint_bridge import events as ev
+from perdure.checkpoint_bridge import forking, ledger, sessions
+from perdure.checkpoint_bridge.blobs import get_blob, put_blob
+from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry
+from perdure.checkpoint_bridge.database import Database
+from perdure.checkpoint_bridge.errors import (
+    ConfigurationError,
+    LogConflictError,
+    SessionNotFoundError,
+)
+from perdure.checkpoint_bridge.event_log import Batch, append, newest_saves, read_events
+from perdure.checkpoint_bridge.events import Event, NewEvent, NewSave
+from perdure.checkpoint_bridge.fold import SessionState
+from perdure.checkpoint_bridge.fork import ForkPatch, apply_patch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Self
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from perdure.checkpoint_bridge.approvals import ApprovalRow
+    from perdure.checkpoint_bridge.ledger import Effect, EffectId
+    from perdure.checkpoint_bridge.sessions import SessionRow
+
+DEFAULT_HISTORY_LIMIT = 50
+_CACHED_LOGS = 256
+_FORK_TRIES = 20
+
+
+def now_ms() -> int:
+    """Unix milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class SqlStore:
+    """Sessions in SQLite or PostgreSQL.
+
+    It is a documented ``CheckpointStore`` with history; the runs themselves write events, and
+    checkpoints are views of the log.
+
+    Args:
+        url: ``sqlite:///FILE``, ``postgresql://…`` or ``sqlite://`` (in memory).
+        history_limit: how many saves ``history`` keeps for a session; 0 keeps none.
+        create: make the SQLite file when it is missing.
+
+    Raises:
+        ConfigurationError: the address or the limit is wrong.
+    """
+
+    def __init__(
+        self, url: str, *, history_limit: int = DEFAULT_HISTORY_LIMIT, create: bool = True
+    ) -> None:
+        if (
+            isinstance(history_limit, bool)
+            or not isinstance(history_limit, int)
+            or history_limit < 0
+        ):
+            msg = f"historyLimit is a whole number from 0, not {history_limit!r}."
+            raise ConfigurationError(msg, field="historyLimit")
+        self.database = Database(url, create=create)
+        self.history_limit = history_limit
+        self._states: OrderedDict[int, SessionState] = OrderedDict()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connect, and bring the schema up to date.
+
+        Raises:
+            StorageError: the database is missing, damaged, something else's or too new.
+        """
+        await self.database.open()
+
+    async def close(self) -> None:
+        """Close all connections; the next call opens the store again."""
+        await self.database.close()
+
+    # -- the documented contract -------------------------------------------------------------
+
+    async def save(self, session_id: str, checkpoint: Checkpoint) -> None:
+        """Write a record that came from outside; it is kept key for key."""
+        record = checkpoint.to_json()
+        messages = record.pop("messages", [])
+        async with self.database.write() as connection:
+            row = await sessions.find_session(connection, session_id)
+            if row is None:
+                agent = str(record.get("agentId") or "")
+                row = await sessions.create_session(
+                    connection, session_id, agent=agent, time_ms=now_ms()
+                )
+            state = await self._state(connection, row.log_id, row.head)
+            keep = _common(state.messages, messages)
+            await append(
+                connection,
+                Batch(
+                    session_id,
+                    row.log_id,
+                    None,
+                    row.head,
+                    now_ms(),
+                    [
+                        NewEvent(ev.TRANSCRIPT_DELTA, {"keep": keep, "append": messages[keep:]}),
+                        NewEvent(ev.CHECKPOINT_SET, {"fields": record}),
+                    ],
+                    [
+                        NewSave(
+                            2,
+                            record.get("status") or ev.IN_PROGRESS,
+                            record.get("finishReason") or "",
+                            record.get("approvalId"),
+                        )
+                    ],
+                ),
+                keep_saves=self._keep,
+            )
+
+    async def load(self, session_id: str) -> Checkpoint | None:
+        """The newest checkpoint of a session, or ``None``."""
+        async with self.database.read() as connection:
+            row = await sessions.find_session(connection, session_id)
+            if row is None or not row.has_checkpoint:
+                return None
+            newest = await newest_saves(connection, row.log_id, 1)
+            if not newest:
+                return None
+            state = await self._state(connection, row.log_id, newest[0].through_seq)
+            return Checkpoint.from_json(_checkpoint(state, session_id, newest[0]))
+
+    async def history(self, session_id: str, limit: int | None = None) -> list[HistoryEntry]:
+        """The saves that are kept, newest first; ``[]`` for an unknown session."""
+        keep = self.history_limit if limit is None else min(limit, self.history_limit)
+        if keep <= 0:
+            return []
+        async with self.database.read() as connection:
+            row = await sessions.find_session(connection, session_id)
+            if row is None:
+                return []
+            newest = await newest_saves(connection, row.log_id, keep)
+            if not newest:
+                return []
+            log = await read_events(connection, row.log_id, 0, newest[0].through_seq)
+        state = SessionState()
+        entries = []
+        for save in reversed(newest):
+            state.fold(log[state.through : save.through_seq])
+            entries.append(
+                HistoryEntry.from_json(
+                    {
+                        "step": save.step,
+                        "savedAt": _iso(save.saved_at),
+                        "status": save.status,
+                        "checkpoint": _checkpoint(state, session_id, save),
+                    }
+                )
+            )
+        return entries[::-1]
+
+    async def delete(self, session_id: str, *, keep_history: bool = False) -> None:
+        """Delete a session: all of it, or only its checkpoint (then its history grows on)."""
+        async with self.database.write() as connection:
+            row = await sessions.find_session(connection, session_id)
+            if row is None:
+                return
+            if not keep_history:
+                await sessions.delete_session(connection, row)
+                self._states.pop(row.log_id, None)
+                return
+            batch = Batch(
+                session_id, row.log_id, None, row.head, now_ms(), [NewEvent(ev.SESSION_CLEARED, {})]
+            )
+            await append(connection, batch, keep_saves=self._keep)
+            await approval_rows.close_approvals(connection, row.log_id, "deleted", now_ms())
+            await sessions.set_cleared(connection, session_id)
+
+    # -- sessions and the log ----------------------------------------------------------------
+
+    async def session(self, session_id: str) -> SessionRow | None:
+        """A session's row, or ``None``."""
+        async with self.database.read() as connection:
+            return await sessions.find_session(connection, session_id)
+
+    async def sessions(
+        self, *, limit: int | None = None, status: str | None = None
+    ) -> list[SessionRow]:
+        """Sessions, newest activity first."""
+        async with self.database.read() as connection:
+            return await sessions.list_sessions(connection, limit=limit, status=status)
+
+    async def open_session(
+        self,
+        session_id: str,
+        *,
+        agent: str,
+        run_id: str,
+        head: int,
+        time_ms: int,
+        events: Sequence[NewEvent],
+    ) -> tuple[int, int]:
+        """Make ``run_id`` the session's writer and append what opens its run.
+
+        A session that does not exist yet is created. ``head`` is the length of the log that
+        ``events`` were made for.
+
+        Returns:
+            The log's id and its new length.
+
+        Raises:
+            LogConflictError: somebody wrote to the session meanwhile; read it again.
+        """
+        async with self.database.write() as connection:
+            row = await sessions.find_session(connection, session_id)
+            if row is None:
+                row = await sessions.create_session(
+                    connection, session_id, agent=agent, time_ms=time_ms
+                )
+            batch = Batch(session_id, row.log_id, run_id, head, time_ms, events, (), take_over=True)
+            end = await append(connection, batch, keep_saves=self._keep)
+            await sessions.set_running(connection, session_id, agent)
+            return row.log_id, end
+
+    async def append(self, batch: Batch) -> int:
+        """Append to a log (see :func:`.event_log.append`); returns its length after it."""
+        async with self.database.write() as connection:
+            return await append(connection, batch, keep_saves=self._keep)
+
+    async def close_run(self, batch: Batch, reason: str) -> int:
+        """Append what closes a run, and close the approvals that it waited for."""
+        async with self.database.write() as connection:
+            await approval_rows.close_approvals(connection, batch.log_id, reason, batch.time_ms)
+            return await append(connection, batch, keep_saves=self._keep)
+
+    async def events(
+        self, session_id: str, *, after: int = 0, limit: int | None = None
+    ) -> list[Event]:
+        """Committed events behind the cursor ``after`` (0: from the beginning), in order.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
+        """
+        async with self.database.read() as connection:
+            row = await sessions.find_session(connection, session_id)
+            if row is None:
+                raise session_not_found(session_id)
+            return await read_events(connection, row.log_id, after, limit=limit)
+
+    async def state(self, log_id: int, through: int) -> SessionState:
+        """The fold of a log's first ``through`` events. Shared: read it, don't change it."""
+        cached = self._states.get(log_id)
+        if cached is not None and cached.through == through:
+            return cached
+        async with self.database.read() as connection:
+            return await self._state(connection, log_id, through)
+
+    async def _state(self, connection: AsyncConnection, log_id: int, through: int) -> SessionState:
+        cached = self._states.get(log_id)
+        if cached is not None and cached.through == through:
+            return cached
+        # The log is append-only, so a state that was right once is right for ever.
+        usable = cached is not None and cached.through < through
+        state = cached.copy() if usable and cached else SessionState()
+        state.fold(await read_events(connection, log_id, state.through, through))
+        if cached is None or usable:
+            self._states[log_id] = state
+            self._states.move_to_end(log_id)
+            while len(self._states) > _CACHED_LOGS:
+                self._states.popitem(last=False)
+        return state
+
+    # -- effects, content, approvals ---------------------------------------------------------
+
+    async def begin_effect(
+        self, effect_id: EffectId, *, session_id: str, run_id: str, name: str
+    ) -> Effect:
+        """Mark an effect as started, or give its outcome (see :func:`.ledger.begin_effect`)."""
+        async with self.database.write() as connection:
+            return await ledger.begin_effect(
+                connection,
+                effect_id,
+                session_id=session_id,
+                run_id=run_id,
+                name=name,
+                time_ms=now_ms(),
+            )
+
+    async def end_effect(
+        self, effect_id: EffectId, *, outcome: dict[str, Any], message: dict[str, Any]
+    ) -> Effect:
+        """Store an effect's outcome; the first one stays."""
+        async with self.database.write() as connection:
+            return await ledger.end_effect(
+                connection, effect_id, outcome=outcome, message=message, time_ms=now_ms()
+            )
+
+    async def note_attempt(
+        self, effect_id: EffectId, attempt: dict[str, Any]
+    ) -> list[dict[str, Any]]:
+        """Add a failed attempt of an effect; returns all of them."""
+        async with self.database.write() as connection:
+            return await ledger.note_attempt(connection, effect_id, attempt)
+
+    async def effect(self, effect_id: EffectId) -> Effect | None:
+        """The ledger's row, or ``None`` when the effect was never begun."""
+        async with self.database.read() as connection:
+            return await ledger.find_effect(connection, effect_id)
+
+    async def put_content(self, value: Any) -> str:
+        """Store JSON under its digest; returns the digest."""
+        async with self.database.write() as connection:
+            return await put_blob(connection, ev.dump(value), now_ms())
+
+    async def content(self, digest: str) -> str | None:
+        """The JSON text under a digest, or ``None``."""
+        async with self.database.read() as connection:
+            return await get_blob(connection, digest)
+
+    async def approval(self, approval_id: str) -> ApprovalRow | None:
+        """An approval, pending or decided, or ``None``."""
+        async with self.database.read() as connection:
+            return await approval_rows.find_approval(connection, approval_id)
+
+    async def approvals(self, session_id: str | None = None) -> list[ApprovalRow]:
+        """What waits for a decision, oldest first."""
+        async with self.database.read() as connection:
+            return await approval_rows.pending_approvals(connection, session_id)
+
+    async def decide(
+        self, approval_id: str, decision: dict[str, Any]
+    ) -> tuple[bool, ApprovalRow | None]:
+        """Take a decision unless one was taken; returns whether it counts, and the row."""
+        async with self.database.write() as connection:
+            mine = await approval_rows.decide_approval(connection, approval_id, decision, now_ms())
+            return mine, await approval_rows.find_approval(connection, approval_id)
+
+    # -- forks -------------------------------------------------------------------------------
+
+    async def fork(
+        self,
+        session_id: str,
+        *,
+        from_step: int,
+        patch: ForkPatch | None = None,
+        new_session_id: str | None = None,
+    ) -> tuple[str, Checkpoint]:
+        """Start a session from a step of another one's history, sharing its events.
+
+        Returns:
+            The fork's id and its checkpoint.
+
+        Raises:
+            CheckpointNotFoundError: the history keeps no such step.
+            ConfigurationError: the new id is taken, or the patch does not fit.
+        """
+        for last in (False,) * (_FORK_TRIES - 1) + (True,):
+            try:
+                async with self.database.write() as connection:
+                    return await self._fork(
+                        connection, session_id, from_step, patch or ForkPatch(), new_session_id
+                    )
+            except LogConflictError:
+                # Another process took the default id between our look and our insert.
+                if last or new_session_id is not None:
+                    raise
+        raise AssertionError
+
+    async def _fork(
+        self,
+        connection: AsyncConnection,
+        session_id: str,
+        from_step: int,
+        patch: ForkPatch,
+        new_session_id: str | None,
+    ) -> tuple[str, Checkpoint]:
+        source = await sessions.find_session(connection, session_id)
+        kept: Sequence[Any] = ()
+        if source is not None and self.history_limit:
+            kept = await newest_saves(connection, source.log_id, self.history_limit)
+        save = next((save for save in kept if save.step == from_step), None)
+        if source is None or save is None:
+            raise forking.no_such_step(session_id, from_step, {save.step for save in kept})
+        state = await self._state(connection, source.log_id, save.through_seq)
+        record = apply_patch(_checkpoint(state, session_id, save), patch)
+        fork_id = await forking.fork_session(
+            connection,
+            source,
+            save,
+            state,
+            record,
+            new_session_id=new_session_id,
+            time_ms=now_ms(),
+            keep_saves=self._keep,
+        )
+        return fork_id, Checkpoint.from_json({**record, "sessionId": fork_id})
+
+    @property
+    def _keep(self) -> int:
+        """Save rows to keep: the newest is the checkpoint, even when no history is kept."""
+        return max(1, self.history_limit)
+
+
+def _checkpoint(state: SessionState, session_id: str, save: Any) -> dict[str, Any]:
+    return state.checkpoint(
+        session_id,
+        status=save.status,
+        finish_reason=save.finish_reason,
+        approval_id=save.approval_id,
+    )
+
+
+def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
+    count = 0
+    while count < min(len(a), len(b)) and a[count] == b[count]:
+        count += 1
+    return count
+
+
+def _iso(time_ms: int) -> str:
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def session_not_found(session_id: str) -> SessionNotFoundError:
+    """The error for a session id that the store does not hold."""
+    return SessionNotFoundError(f"There is no session {session_id!r} in the store.")
+
+
+class MemoryStore(SqlStore):
+    """A store that lasts as long as the process: the same code on SQLite in memory."""
+
+    def __init__(self, *, history_limit: int = DEFAULT_HISTORY_LIMIT) -> None:
+        super().__init__("sqlite://", history_limit=history_limit)
