@@ -79,6 +79,12 @@ class HttpProvider:
         self._base_url = base_url
         self._api_key = api_key
         self._headers = dict(headers or {})
+        for name, value in self._headers.items():
+            if not _fits_a_header(name) or not _fits_a_header(value):
+                raise ConfigurationError(
+                    f"{self.label}: the header {name!r} holds characters that no header has",
+                    field="headers",
+                )
         if not isinstance(timeout, httpx.Timeout):
             timeout = httpx.Timeout(timeout, connect=min(CONNECT_TIMEOUT_SECONDS, timeout))
         self._timeout = timeout
@@ -204,7 +210,13 @@ class HttpProvider:
             url = httpx.URL(text.strip())
         except httpx.InvalidURL:
             url = None
-        if url is None or url.scheme not in {"http", "https"} or not url.host or url.userinfo:
+        if (
+            url is None
+            or url.scheme not in {"http", "https"}
+            or not url.host
+            or "%" in url.host
+            or url.userinfo
+        ):
             raise ConfigurationError(
                 f"{self.label}: {source} is not an http or https address without credentials",
                 field=source,
@@ -222,12 +234,16 @@ class HttpProvider:
                 f"{self.label}: no API key; {source} is not set",
                 hint=f"Set {self.key_variable} in the environment of the worker.",
             )
-        if not key.isascii() or not key.isprintable():
+        if not _fits_a_header(key):
             # As a header it would be refused with an error that shows it.
             raise ConfigurationError(
                 f"{self.label}: {source} holds characters that no API key has", field=source
             )
         return key, source
+
+
+def _fits_a_header(text: str) -> bool:
+    return text.isascii() and text.isprintable()
 
 
 def _encode(body: JsonObject, label: str) -> bytes:
