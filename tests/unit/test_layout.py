@@ -1,7 +1,8 @@
-"""The folders, the mapping in pyproject.toml and the links say the same."""
+"""The folders, pyproject.toml, the links and the requirements files say the same."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ ROOT = Path(__file__).parents[2]
 MAPPED = ("activities", "checkpoint_bridge", "workflows")
 
 
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+
 def setuptools_table() -> dict[str, Any]:
-    text = (ROOT / "pyproject.toml").read_text("utf-8")
-    table: dict[str, Any] = tomllib.loads(text)["tool"]["setuptools"]
+    table: dict[str, Any] = pyproject()["tool"]["setuptools"]
     return table
 
 
@@ -54,3 +58,49 @@ def test_the_links_for_type_checkers_point_to_the_folders(name: str) -> None:
 def test_the_links_are_the_only_ones() -> None:
     links = {path.name for path in (ROOT / "perdure").rglob("*") if path.is_symlink()}
     assert links == set(MAPPED)
+
+
+def pins(name: str) -> dict[str, str]:
+    """Package to version, of a requirements file."""
+    text = (ROOT / name).read_text("utf-8")
+    found = re.findall(r"^([a-z0-9_-]+)==(\S+)$", text, re.MULTILINE)
+    return dict(found)
+
+
+def floors() -> dict[str, str]:
+    """Package to the lowest version that the ranges of pyproject.toml allow, without dev."""
+    project = pyproject()["project"]
+    extras = project["optional-dependencies"]
+    ranges = project["dependencies"] + extras["dev-server"] + extras["postgres"]
+    found = [re.match(r"([a-z0-9_-]+)(?:\[\w+\])?>=([0-9.]+)", each) for each in ranges]
+    return {match[1]: match[2] for match in found if match}
+
+
+def test_the_lowest_versions_tested_are_those_of_the_ranges() -> None:
+    versions = {name: as_numbers(version) for name, version in floors().items()}
+    assert {n: as_numbers(v) for n, v in pins("requirements-lowest.txt").items()} == versions
+
+
+def test_the_versions_for_development_are_in_the_ranges() -> None:
+    compiled = pins("requirements-dev.txt")
+    below = {n for n, floor in floors().items() if as_numbers(compiled[n]) < as_numbers(floor)}
+    assert below == set()
+
+
+def test_dev_repeats_the_other_extras() -> None:
+    extras = pyproject()["project"]["optional-dependencies"]
+    assert set(extras["dev"]) >= set(extras["dev-server"]) | set(extras["postgres"])
+
+
+@pytest.mark.parametrize("name", ["requirements-dev.txt", "requirements-lowest.txt"])
+def test_requirements_name_no_address_and_no_path(name: str) -> None:
+    text = (ROOT / name).read_text("utf-8")
+    assert not re.search(r"://|--index|--find-links|^-|@| /", text, re.MULTILINE)
+
+
+def as_numbers(version: str) -> tuple[int, ...]:
+    """``1.34`` and ``1.34.0`` are the same version."""
+    numbers = [int(part) for part in version.split(".") if part.isdigit()]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
