@@ -197,17 +197,19 @@ def assert_valid(messages: Messages) -> None:
         if role == "tool":
             answered = member(message, "toolCallId")
             if not waiting:
-                _refuse(index, f"the result of {answered!r} answers no call before it")
+                _refuse(index, f"the result of {_shown(answered)} answers no call before it")
             if answered != waiting[0]:
-                _refuse(index, f"the result of {answered!r} stands where {waiting[0]!r} is due")
+                due = f"stands where {waiting[0]!r} is due"
+                _refuse(index, f"the result of {_shown(answered)} {due}")
             waiting.pop(0)
             continue
         if waiting:
-            _refuse(index, f"a {role} message stands before the result of call {waiting[0]!r}")
+            due = f"before the result of call {waiting[0]!r}"
+            _refuse(index, f"a {_shown(role)} message stands {due}")
         if role == "assistant":
             waiting = _checked_ids(index, calls_of(message))
         elif role != "system" and role != "user":  # noqa: PLR1714 - a role can be unhashable
-            _refuse(index, f"the role {role!r} is unknown")
+            _refuse(index, f"the role {_shown(role)} is unknown")
     if waiting:
         raise ValueError(f"call {waiting[0]!r} has no result")
 
@@ -217,7 +219,7 @@ def _checked_ids(index: int, calls: list[Json]) -> list[str]:
     for call in calls:
         call_id = member(call, "id")
         if not isinstance(call_id, str) or not call_id:
-            _refuse(index, f"a call's id is {call_id!r}, not a non-empty string")
+            _refuse(index, f"a call's id is {_shown(call_id)}, not a non-empty string")
         if call_id in ids:
             _refuse(index, f"two calls have the id {call_id!r}")
         ids.append(call_id)
@@ -226,6 +228,11 @@ def _checked_ids(index: int, calls: list[Json]) -> list[str]:
 
 def _refuse(index: int, reason: str) -> None:
     raise ValueError(f"message {index}: {reason}")
+
+
+def _shown(value: Json) -> str:
+    """A value in a message: an odd one can be nested deeper than ``repr`` goes."""
+    return repr(value) if isinstance(value, str) else stable_json(value)
 
 
 def _last_turn(messages: list[JsonObject]) -> int | None:
