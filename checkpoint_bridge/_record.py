@@ -8,6 +8,7 @@ costs the same for five messages as for five thousand.
 
 from __future__ import annotations
 
+import reprlib
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from perdure.checkpoint_bridge.stable_json import Json, JsonObject, copy_json, json_equal
@@ -100,7 +101,7 @@ class Record:
 
     def __repr__(self) -> str:
         shown = ", ".join(
-            f"{name}={self.raw[field.key]!r}"
+            f"{name}={reprlib.repr(self.raw[field.key])}"
             for name, field in self._fields().items()
             if field.key in self.raw
         )

@@ -12,6 +12,8 @@ __all__ = ["add_model_call", "empty_usage", "restore_usage", "step_usage_entry"]
 OPTIONAL_COUNTS = ("cachedInputTokens", "cacheWriteTokens", "reasoningTokens")
 """Counts that are present only when a provider gives them."""
 
+LIMIT = 2**63
+
 UNKNOWN_MODEL = "unknown"
 """The model under which the tokens of an older record are filed."""
 
@@ -134,11 +136,18 @@ def _call_counts(usage_of_call: JsonObject | None) -> dict[str, Any]:
 def _add_cost(total: JsonObject, cost_usd: float | None) -> None:
     """Add to a cost that is known; a cost that is unknown stays so."""
     known = total.pop("costUsd", None)
-    if isinstance(known, (int, float)) and cost_usd is not None:
+    if _is_number(known) and cost_usd is not None:
         total["costUsd"] = known + cost_usd
 
 
 def _count(value: Json, key: str) -> Any:
     """A number of tokens, or 0 when it is missing or no number."""
     count = member(value, key)
-    return count if isinstance(count, (int, float)) and not isinstance(count, bool) else 0
+    return count if _is_number(count) else 0
+
+
+def _is_number(value: Json) -> bool:
+    """Whether a stored value can be added to: no boolean, no NaN, nothing beyond all counting."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return -LIMIT < value < LIMIT

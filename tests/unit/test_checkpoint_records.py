@@ -152,6 +152,7 @@ def test_records_of_equal_json_are_equal() -> None:
     assert Message(role="user") != Message(role="user", content="a")
     assert Message() != ToolCall()
     assert repr(Message(role="user", tool_call_id="x")) == "Message(role='user', tool_call_id='x')"
+    assert len(repr(Checkpoint.from_json(FULL | {"messages": FULL["messages"] * 1000}))) < 2000
     assert Message.from_json(Message(role="user")).role == "user"
     with pytest.raises(TypeError, match="Message is a JSON object, not list"):
         Message.from_json([])  # type: ignore[arg-type]

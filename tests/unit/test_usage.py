@@ -100,6 +100,7 @@ def test_nothing_stored_is_nothing_used(nothing: Any) -> None:
         {"inputTokens": None, "byModel": None},
         {"inputTokens": 1, "byModel": {"m": 5}, "costUsd": "x"},
         {"byModel": {}, "modelCalls": True},
+        {"byModel": {}, "costUsd": 10**400, "inputTokens": float("nan")},
     ],
 )
 def test_odd_records_are_counted_on(odd: Any) -> None:
