@@ -44,9 +44,11 @@ def leave(code: int) -> NoReturn:
 
     Exporters of telemetry and embedded services register their clean-up there.
     """
-    # atexit has no public way to run its functions; CPython has had this one since 2.x.
-    atexit._run_exitfuncs()  # noqa: SLF001
-    end_now(code)
+    try:
+        # atexit has no public way to run its functions; CPython has had this one since 2.x.
+        atexit._run_exitfuncs()  # noqa: SLF001
+    finally:
+        end_now(code)  # whatever one of them raised has been printed
 
 
 def end_now(code: int) -> NoReturn:

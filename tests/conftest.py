@@ -22,23 +22,25 @@ _SESSIONS: list[pytest.Session] = []
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """End this process without the interpreter's finalisation, which can crash (see process.py).
-
-    At exit, and not in one of pytest's hooks: all that pytest prints has been printed by then,
-    and what other libraries registered to be done at exit (stopping a PostgreSQL server) is done
-    before, since this registers early.
-    """
-    if not _SESSIONS:
-        atexit.register(_end_with_the_status_of_the_session)
     _SESSIONS.append(session)
 
 
 def _end_with_the_status_of_the_session() -> None:
+    """End this process without the interpreter's finalisation, which can crash (process.py).
+
+    At exit, and not in one of pytest's hooks: all that pytest prints has been printed by then,
+    and what others registered since (to stop a PostgreSQL server, say) has been done.
+    """
+    if not _SESSIONS:
+        return
     status = int(_SESSIONS[0].exitstatus)
     # pytest's own clean-up comes after the session and can still fail, with a traceback.
     if status == 0 and hasattr(sys, "last_value"):
         status = 1
     end_now(status)
+
+
+atexit.register(_end_with_the_status_of_the_session)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -107,3 +107,9 @@ def test_functions_registered_for_the_exit_run_once_and_logs_are_flushed() -> No
 def test_does_not_wait_for_a_thread_that_never_ends() -> None:
     done = run("threading.Thread(target=threading.Event().wait).start(); leave(4)")
     assert done.returncode == 4
+
+
+def test_leaves_when_a_function_registered_for_the_exit_raises() -> None:
+    done = run("atexit.register(lambda: 1 / 0); print('out'); leave(5)")
+    assert (done.returncode, done.stdout) == (5, "out\n")
+    assert "ZeroDivisionError" in done.stderr
