@@ -22,7 +22,8 @@ ARGS ?=
 	requirements clean
 
 help:  ## Show the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z -]+:.*## / { gsub(/ /, "|", $$1); \
+		printf "make %-28s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.demo  ## Run the main job on embedded parts
 	$(BIN)/perdure demo $(ARGS)
