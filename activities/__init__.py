@@ -1,1 +1,1 @@
-""
+"""What touches the world: model providers, tools, and the writer of the log."""

@@ -10,7 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from perdure.checkpoint_bridge.events import INLINE_LIMIT, NewEvent, NewSave
+from perdure.checkpoint_bridge.events import (  # noqa: TC001 - the converter reads the hints
+    NewEvent,
+    NewSave,
+)
 
 WORKFLOW = "AgentWorkflow"
 SIGNAL_RESOLVE = "resolve_approval"
@@ -26,13 +29,16 @@ ACTIVITY_DECIDE = "record_decision"
 ACTIVITY_INPUT = "apply_input"
 ACTIVITY_CLOSE = "close_run"
 
+INLINE_ARGUMENTS = 2 * 1024
+"""Characters of a call's raw arguments that an activity's input holds; more are in the log."""
+
 PREVIEW_LENGTH = 200
 """Characters of a text that people see where the value itself is only referred to."""
 
 
 @dataclass
 class Content:
-    """A message, or where it is: ``message`` up to :data:`INLINE_LIMIT`, else a reference."""
+    """A message, or where it is: ``message`` up to the inline limit, else a reference."""
 
     message: dict[str, Any] | None = None
     ref: str | None = None
@@ -65,6 +71,23 @@ class CallPlan:
     result: Content | None = None
     approval_id: str | None = None
     """Set when this call was already waiting for this approval."""
+
+
+@dataclass
+class RunRequest:
+    """The workflow's one argument, as any Temporal client gives it in JSON."""
+
+    agent: str
+    session_id: str
+    input: Any = None
+    """A text, or messages of the documented format; ``[]`` or nothing resumes."""
+    input_ref: str | None = None
+    """Where the input is, when it is too large to be sent: a digest of the store."""
+    business_state: Any = None
+    has_business_state: bool = False
+    metadata: dict[str, Any] | None = None
+    max_steps: int | None = None
+    workflow_id_prefix: str = ""
 
 
 @dataclass
@@ -101,6 +124,16 @@ class RunFacts:
     """A finished session was opened without new input."""
     input_tokens: int = 0
     output_tokens: int = 0
+
+
+@dataclass
+class Decision:
+    """A person's decision, as the signal and the update bring it."""
+
+    id: str
+    approved: bool
+    note: str | None = None
+    by: str | None = None
 
 
 @dataclass
@@ -251,6 +284,20 @@ class RunOutcome:
     finish_reason: str
     steps: int
     text: str
-    """The last answer, cut after :data:`INLINE_LIMIT` characters."""
+    """The last answer, cut after the inline limit."""
     input_tokens: int = 0
     output_tokens: int = 0
+
+
+@dataclass
+class Carry:
+    """What crosses to the next execution when a long run continues as new."""
+
+    facts: RunFacts
+    queue: list[Any] = field(default_factory=list)
+    """Input that arrived and is not in the log yet, in order."""
+    inputs: list[str] = field(default_factory=list)
+    """Digests of the input that this run has, by which a retry is recognised."""
+    decided: dict[str, DecisionRecord] = field(default_factory=dict)
+    text: str = ""
+    finish_reason: str = ""

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     )
     from perdure.checkpoint_bridge.fork import UNSET, ForkPatch, apply_patch
     from perdure.checkpoint_bridge.messages import Message, ToolCall, text_of
+    from perdure.checkpoint_bridge.sql_store import MemoryStore, SqlStore
     from perdure.checkpoint_bridge.stable_json import normalize_arguments
+    from perdure.checkpoint_bridge.store import CheckpointStore, get_checkpoint_history
     from perdure.checkpoint_bridge.tool_errors import tool_error_result
     from perdure.checkpoint_bridge.trajectory import TrajectoryComparison, compare_trajectories
     from perdure.checkpoint_bridge.transcript import (
@@ -45,13 +47,16 @@ __all__ = [
     "AgentFingerprint",
     "ApprovalDecision",
     "Checkpoint",
+    "CheckpointStore",
     "ExecutionSnapshot",
     "ForkPatch",
     "HistoryEntry",
+    "MemoryStore",
     "Message",
     "PendingApproval",
     "PendingTurn",
     "RunUsage",
+    "SqlStore",
     "StepUsage",
     "ToolCall",
     "TrajectoryComparison",
@@ -63,6 +68,7 @@ __all__ = [
     "drift_of",
     "encode_bytes",
     "fingerprint",
+    "get_checkpoint_history",
     "new_session_messages",
     "normalize_arguments",
     "split_pending_turn",
@@ -89,7 +95,9 @@ _MODULES = {
     "fingerprints": ("AgentFingerprint", "describe_drift", "drift_of", "fingerprint"),
     "fork": ("UNSET", "ForkPatch", "apply_patch"),
     "messages": ("Message", "ToolCall", "text_of"),
+    "sql_store": ("MemoryStore", "SqlStore"),
     "stable_json": ("normalize_arguments",),
+    "store": ("CheckpointStore", "get_checkpoint_history"),
     "tool_errors": ("tool_error_result",),
     "trajectory": ("TrajectoryComparison", "compare_trajectories"),
     "transcript": (

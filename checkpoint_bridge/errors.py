@@ -21,7 +21,6 @@
     |   `-- MissingApiKeyError
     |-- PropagatingToolError            raised by a tool to fail the run
     |-- RunFailedError                  the run ended as Failed for another reason
-    |-- RunAbortedError                 the run was cancelled, terminated or timed out
     `-- TemporalUnavailableError
 
 Codes that start with ``LOUSHO_`` are those of the documented format (the list at the end of
@@ -46,7 +45,6 @@ __all__ = [
     "ProviderError",
     "RateLimitedError",
     "ResumeToolMissingError",
-    "RunAbortedError",
     "RunFailedError",
     "SessionAwaitingApprovalError",
     "SessionConflictError",
@@ -290,13 +288,6 @@ class RunFailedError(PerdureError):
     hint = "Read the run's failure in the Temporal UI, then resume the session."
 
 
-class RunAbortedError(PerdureError):
-    """The run was cancelled, terminated or timed out; the session can be continued."""
-
-    code = "PERDURE_RUN_ABORTED"
-    hint = "Send the next message, or resume the session."
-
-
 class TemporalUnavailableError(PerdureError):
     """Temporal does not answer at the address."""
 
@@ -324,6 +315,6 @@ def error_from_wire(wire: dict[str, Any]) -> PerdureError:
         hint=wire.get("hint"),
     )
     for name, value in (wire.get("facts") or {}).items():
-        if name in kind._facts:
+        if name in kind._facts:  # noqa: SLF001 - of its own subclasses
             setattr(error, name, value)
     return error

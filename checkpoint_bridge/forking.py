@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint_bridge import events as ev
-from perdure.checkpoint_bridge import sessions
+from perdure.checkpoint_bridge import events as ev, sessions
 from perdure.checkpoint_bridge.errors import CheckpointNotFoundError, ConfigurationError
 from perdure.checkpoint_bridge.event_log import Batch, append
 from perdure.checkpoint_bridge.events import NewEvent, NewSave

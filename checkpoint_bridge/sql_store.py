@@ -7,9 +7,13 @@ from collections import OrderedDict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint_bridge import approvals as approval_rows
-from perdure.checkpoint_bridge import events as ev
-from perdure.checkpoint_bridge import forking, ledger, sessions
+from perdure.checkpoint_bridge import (
+    approvals as approval_rows,
+    events as ev,
+    forking,
+    ledger,
+    sessions,
+)
 from perdure.checkpoint_bridge.blobs import get_blob, put_blob
 from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry
 from perdure.checkpoint_bridge.database import Database

@@ -1,1 +1,53 @@
-""
+"""Durable agents on Temporal: runs as workflows, approvals as signals, checkpoints you own.
+
+Names are loaded when they are used: this module runs again in every workflow sandbox.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perdure.agent import Agent as Agent
+    from perdure.checkpoint_bridge import (
+        ForkPatch as ForkPatch,
+        compare_trajectories as compare_trajectories,
+    )
+    from perdure.checkpoint_bridge.errors import (
+        PerdureError as PerdureError,
+        PropagatingToolError as PropagatingToolError,
+    )
+    from perdure.client import connect as connect
+    from perdure.tools import ToolContext as ToolContext, tool as tool
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "Agent": "perdure.agent",
+    "ForkPatch": "perdure.checkpoint_bridge.fork",
+    "PerdureError": "perdure.checkpoint_bridge.errors",
+    "PropagatingToolError": "perdure.checkpoint_bridge.errors",
+    "ToolContext": "perdure.tools",
+    "compare_trajectories": "perdure.checkpoint_bridge.trajectory",
+    "connect": "perdure.client",
+    "tool": "perdure.tools",
+}
+
+__all__ = [
+    "Agent",
+    "ForkPatch",
+    "PerdureError",
+    "PropagatingToolError",
+    "ToolContext",
+    "compare_trajectories",
+    "connect",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(importlib.import_module(_EXPORTS[name]), name)

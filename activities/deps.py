@@ -1,0 +1,37 @@
+"""What every activity needs: the agents that this worker serves, and the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perdure.checkpoint_bridge.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from concurrent.futures import Executor
+
+    from perdure.agent import Agent
+    from perdure.checkpoint_bridge.sql_store import SqlStore
+
+
+class Deps:
+    """Base of the classes that hold activities."""
+
+    def __init__(self, agents: Mapping[str, Agent], store: SqlStore, threads: Executor) -> None:
+        self.agents = agents
+        self.store = store
+        self.threads = threads
+        """Where plain (not async) tools run."""
+
+    def agent(self, name: str) -> Agent:
+        """The agent of a name.
+
+        Raises:
+            ConfigurationError: this worker serves no agent of that name.
+        """
+        found = self.agents.get(name)
+        if found is None:
+            known = ", ".join(sorted(self.agents)) or "none"
+            msg = f"There is no agent {name!r}; this worker serves: {known}."
+            raise ConfigurationError(msg, field="agent")
+        return found

@@ -1,0 +1,65 @@
+"""The one place where an error becomes retryable or not for Temporal."""
+
+from __future__ import annotations
+
+import functools
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from temporalio.exceptions import ApplicationError
+
+from perdure.checkpoint_bridge.errors import (
+    LogConflictError,
+    PerdureError,
+    ProviderError,
+    StorageError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+WORKER_SHUTDOWN = "WorkerShutdown"
+"""Type of the failure of a call that its worker gave up because it was told to stop."""
+
+
+def to_failure(error: PerdureError, *details: Any) -> ApplicationError:
+    """The form in which an error of ours crosses Temporal.
+
+    The error itself is the first detail, so that clients can raise it again.
+    """
+    retry_after = error.retry_after if isinstance(error, ProviderError) else None
+    return ApplicationError(
+        f"{error.message} [{error.code}]",
+        error.to_wire(),
+        *details,
+        type=type(error).__name__,
+        non_retryable=not is_retryable(error),
+        next_retry_delay=None if retry_after is None else timedelta(seconds=retry_after),
+    )
+
+
+def is_retryable(error: PerdureError) -> bool:
+    """Whether doing the same again can help.
+
+    A store that does not answer comes back; another writer's claim does not go away. Providers
+    say of their own failures.
+    """
+    if isinstance(error, ProviderError):
+        return error.retryable
+    return isinstance(error, StorageError) and not isinstance(error, LogConflictError)
+
+
+def boundary(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    """Let an activity raise errors of ours."""
+
+    @functools.wraps(function)
+    async def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return await function(*args, **kwargs)
+        except PerdureError as error:
+            raise to_failure(error) from error
+
+    return wrapper

@@ -1,0 +1,60 @@
+"""Keeps an activity alive in Temporal's eyes, and its outcome safe when the store is away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, TypeVar
+
+from temporalio import activity
+
+from perdure.checkpoint_bridge.errors import LogConflictError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+R = TypeVar("R")
+
+_FIRST_WAIT = 0.1
+_LONGEST_WAIT = 5.0
+
+
+@contextlib.asynccontextmanager
+async def heartbeats() -> AsyncIterator[None]:
+    """Heartbeat three times in every heartbeat timeout while the block runs.
+
+    Without it a dead worker could not be told from a slow call (``temporal-traps.md``).
+    """
+    timeout = activity.info().heartbeat_timeout
+    if timeout is None:
+        yield
+        return
+
+    async def beat() -> None:
+        while True:
+            activity.heartbeat()
+            await asyncio.sleep(timeout.total_seconds() / 3)
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def until_stored(write: Callable[[], Awaitable[R]]) -> R:
+    """Write what has happened, for as long as the store needs to come back.
+
+    What a model answered or a tool did must not be lost, and so not be done again, because the
+    store was away at the wrong moment.
+    """
+    wait = _FIRST_WAIT
+    while True:
+        try:
+            return await write()
+        except LogConflictError:
+            raise
+        except StorageError as error:
+            activity.logger.warning("The outcome waits for the store: %s", error)
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, _LONGEST_WAIT)

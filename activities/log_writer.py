@@ -1,0 +1,221 @@
+"""The activities that write the log while a run goes on, and when it is cut short."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from temporalio import activity
+
+from perdure.activities.deps import Deps
+from perdure.activities.failures import boundary
+from perdure.activities.opening import input_messages
+from perdure.activities.planning import error_message
+from perdure.activities.tool_call import unknown_outcome
+from perdure.activities.wire import (
+    ACTIVITY_APPEND,
+    ACTIVITY_CLOSE,
+    ACTIVITY_DECIDE,
+    ACTIVITY_INPUT,
+    Append,
+    CloseResult,
+    CloseTask,
+    DecisionRecord,
+    DecisionTask,
+    InputApplied,
+    InputTask,
+)
+from perdure.checkpoint_bridge import events as ev
+from perdure.checkpoint_bridge.errors import (
+    AgentDriftError,
+    ApprovalNotFoundError,
+    LogConflictError,
+    PerdureError,
+    ResumeToolMissingError,
+)
+from perdure.checkpoint_bridge.event_log import Batch
+from perdure.checkpoint_bridge.events import NewEvent, NewSave
+from perdure.checkpoint_bridge.fingerprints import describe_drift, drift_of
+from perdure.checkpoint_bridge.ledger import EffectId
+from perdure.checkpoint_bridge.tool_errors import ABORTED_MESSAGE, NOT_RUN, tool_error_result
+from perdure.checkpoint_bridge.transcript import new_session_messages, split_pending_turn
+
+if TYPE_CHECKING:
+    from perdure.checkpoint_bridge.approvals import ApprovalRow
+    from perdure.checkpoint_bridge.fold import SessionState
+
+_CLOSE_TRIES = 5
+_ABORTED = "aborted"
+
+_log = logging.getLogger("perdure.runs")
+
+
+class LogWriter(Deps):
+    """Writes to the log for the loop."""
+
+    @activity.defn(name=ACTIVITY_APPEND)
+    @boundary
+    async def append_log(self, task: Append) -> int:
+        """Append events and saves at a place of the log; returns the log's length after them."""
+        return await self.store.append(
+            Batch(
+                task.session_id,
+                task.log_id,
+                task.run_id,
+                task.head,
+                task.time_ms,
+                task.events,
+                task.saves,
+            )
+        )
+
+    @activity.defn(name=ACTIVITY_INPUT)
+    @boundary
+    async def apply_input(self, task: InputTask) -> InputApplied:
+        """Append the messages that the transcript does not hold yet, in order of arrival."""
+        state = await self.store.state(task.log_id, task.head)
+        stored = list(state.messages)
+        fresh: list[Any] = []
+        for given in task.messages:
+            new = new_session_messages(stored, input_messages(given), finished=False)
+            stored.extend(new)
+            fresh.extend(new)
+        head = task.head
+        if fresh and task.apply:
+            events = [NewEvent(ev.USER_MESSAGE, {"message": message}) for message in fresh]
+            head = await self.store.append(
+                Batch(task.session_id, task.log_id, task.run_id, task.head, task.time_ms, events)
+            )
+        return InputApplied(head=head, added=len(fresh), fresh=[] if task.apply else fresh)
+
+    @activity.defn(name=ACTIVITY_DECIDE)
+    @boundary
+    async def record_decision(self, task: DecisionTask) -> DecisionRecord:
+        """Take a decision, unless one was taken before: then say which one counts.
+
+        A decision that cannot be acted upon (another agent, a missing tool) is not taken: the
+        approval goes on waiting.
+        """
+        row = await self.store.approval(task.approval_id)
+        if row is None or row.log_id != task.log_id:
+            msg = f"There is no approval {task.approval_id!r} in session {task.session_id!r}."
+            raise ApprovalNotFoundError(msg)
+        drift = None
+        if task.approved and row.decided_at is None:
+            try:
+                drift = await self._check_agent(task, row)
+            except PerdureError as error:
+                return DecisionRecord(mine=False, approved=False, error=error.to_wire())
+        decision: dict[str, Any] = {"approved": task.approved}
+        if task.note is not None:
+            decision["note"] = task.note
+        if task.by is not None:
+            decision["by"] = task.by
+        mine, decided = await self.store.decide(task.approval_id, decision)
+        taken = (decided.decision if decided else None) or decision
+        # The same decision again is this activity's own second attempt.
+        return DecisionRecord(
+            mine=mine or taken == decision,
+            approved=bool(taken.get("approved")),
+            note=taken.get("note"),
+            by=taken.get("by"),
+            drift=drift,
+        )
+
+    async def _check_agent(self, task: DecisionTask, row: ApprovalRow) -> dict[str, Any] | None:
+        agent = self.agent(task.agent)
+        tool = row.pending["toolName"]
+        if tool not in agent.tools:
+            msg = f"Agent {agent.name!r} has no tool {tool!r} any more; the approval still waits."
+            raise ResumeToolMissingError(msg, tools=[tool])
+        session = await self.store.session(task.session_id)
+        head = session.head if session else row.seq + 1
+        saved = (await self.store.state(task.log_id, head)).fields.get("agentFingerprint")
+        drift = drift_of(saved, agent.fingerprint())
+        if drift is None or agent.on_agent_drift == "ignore":
+            return None
+        text = describe_drift(drift)
+        if agent.on_agent_drift == "error":
+            msg = f"Agent {agent.name!r} is not the one that asked: {text}. The approval waits."
+            raise AgentDriftError(msg)
+        _log.warning("Session %s goes on with another agent: %s", task.session_id, text)
+        return drift
+
+    @activity.defn(name=ACTIVITY_CLOSE)
+    @boundary
+    async def close_run(self, task: CloseTask) -> CloseResult:
+        """Close what the log has open, by what the log and the ledger say.
+
+        It does not go by what the workflow believes: an append whose workflow task was lost may
+        be in the log without the workflow knowing.
+        """
+        for remaining in reversed(range(_CLOSE_TRIES)):
+            try:
+                return await self._close(task)
+            except LogConflictError:
+                if not remaining:
+                    raise
+        raise AssertionError
+
+    async def _close(self, task: CloseTask) -> CloseResult:
+        row = await self.store.session(task.session_id)
+        if row is None or row.writer != task.run_id:
+            return CloseResult(finished=False)
+        state = await self.store.state(row.log_id, row.head)
+        turn = state.open_turn
+        if turn is None or turn["runId"] != task.run_id:
+            end = state.last_end or {}
+            return CloseResult(finished=state.finished, finish_reason=end.get("finishReason", ""))
+        events = []
+        if task.reason == _ABORTED:
+            events.extend(self._close_approval(state))
+            events.extend(await self._close_calls(row.log_id, state))
+        queued = list(state.messages)
+        for given in task.queued:
+            new = new_session_messages(queued, input_messages(given), finished=False)
+            queued.extend(new)
+            events.extend(NewEvent(ev.USER_MESSAGE, {"message": message}) for message in new)
+        if state.open_step:
+            events.append(NewEvent(ev.STEP_END, {"step": state.step}))
+        reason: dict[str, Any] = {"kind": task.reason}
+        if task.error is not None:
+            reason["error"] = task.error
+        events.append(NewEvent(ev.TURN_END, {"turn": state.turn, "reason": reason}))
+        saves = []
+        if task.reason == _ABORTED:
+            saves.append(NewSave(len(events), ev.IN_PROGRESS, _ABORTED))
+        batch = Batch(
+            task.session_id, row.log_id, task.run_id, row.head, task.time_ms, events, saves
+        )
+        if task.reason == _ABORTED:
+            await self.store.close_run(batch, _ABORTED)
+        else:
+            await self.store.append(batch)
+        return CloseResult(finished=False)
+
+    def _close_approval(self, state: SessionState) -> list[NewEvent]:
+        if state.approval is None:
+            return []
+        data = {"id": state.approval["id"], "approved": False, "closed": _ABORTED}
+        return [NewEvent(ev.APPROVAL_DECIDED, data)]
+
+    async def _close_calls(self, log_id: int, state: SessionState) -> list[NewEvent]:
+        """One result for every call without one: the real one where the ledger has it."""
+        pending = split_pending_turn(state.messages).pending_tool_calls
+        events = []
+        for index, call in enumerate(state.calls):
+            if not pending or call != pending[0]:
+                continue
+            pending = pending[1:]
+            effect = await self.store.effect(EffectId(log_id, state.call_seq, index))
+            data: dict[str, Any] = {"seq": state.call_seq, "index": index}
+            if effect is not None and effect.message is not None:
+                data["message"] = effect.message
+            else:
+                tool = str(call["function"]["name"])
+                error = tool_error_result(NOT_RUN, tool, ABORTED_MESSAGE)
+                if effect is not None:
+                    error = unknown_outcome(tool)
+                data["message"] = error_message(call, {**error, "toolCallId": call["id"]})
+            events.append(NewEvent(ev.TOOL_RESULT, data))
+        return events

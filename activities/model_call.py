@@ -1,0 +1,134 @@
+"""The activity that asks the model for one turn."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from perdure.activities.content import content_of
+from perdure.activities.deps import Deps
+from perdure.activities.failures import WORKER_SHUTDOWN, boundary
+from perdure.activities.liveness import heartbeats, until_stored
+from perdure.activities.planning import plan_call
+from perdure.activities.providers.base import ModelRequest, ModelResponse, ToolSpec
+from perdure.activities.wire import ACTIVITY_MODEL, CallPlan, ModelTask, ModelTurn
+from perdure.checkpoint_bridge.errors import PerdureError, ProviderError
+from perdure.checkpoint_bridge.events import dump
+from perdure.checkpoint_bridge.ledger import MODEL_CALL, EffectId
+
+if TYPE_CHECKING:
+    from perdure.agent import Agent
+    from perdure.checkpoint_bridge.ledger import Effect
+
+_CHARACTERS_PER_TOKEN = 4
+
+
+class ModelCall(Deps):
+    """Asks the model, once for each place in the log."""
+
+    @activity.defn(name=ACTIVITY_MODEL)
+    @boundary
+    async def call_model(self, task: ModelTask) -> ModelTurn:
+        """Give the model's turn: the one that was stored before, if this call was made already."""
+        agent = self.agent(task.agent)
+        effect_id = EffectId(task.log_id, task.through_seq, MODEL_CALL)
+        async with heartbeats():
+            effect = await self.store.begin_effect(
+                effect_id, session_id=task.session_id, run_id=task.run_id, name=agent.model or ""
+            )
+            if not effect.done:
+                request = await self._request(agent, task)
+                response = await self._generate(agent, request, effect_id)
+                outcome = _outcome(agent, request, response)
+                message = response.message()
+                effect = await until_stored(
+                    lambda: self.store.end_effect(effect_id, outcome=outcome, message=message)
+                )
+        return _turn(agent, effect)
+
+    async def _request(self, agent: Agent, task: ModelTask) -> ModelRequest:
+        state = await self.store.state(task.log_id, task.through_seq)
+        return ModelRequest(
+            model=agent.request_model,
+            messages=list(state.messages),
+            tools=[
+                ToolSpec(tool.name, tool.description, tool.input_schema)
+                for tool in agent.tools.values()
+            ],
+            settings=dict(agent.settings),
+            session_id=task.session_id,
+            run_id=task.run_id,
+            step=task.step,
+        )
+
+    async def _generate(
+        self, agent: Agent, request: ModelRequest, effect_id: EffectId
+    ) -> ModelResponse:
+        try:
+            return await agent.provider.generate(request)
+        except asyncio.CancelledError:
+            if activity.is_worker_shutdown():
+                msg = "The worker stopped while the model was answering."
+                raise ApplicationError(msg, type=WORKER_SHUTDOWN) from None
+            raise
+        except PerdureError as error:
+            await self._note(effect_id, error)
+            raise
+        except Exception as error:
+            wrapped = ProviderError(
+                f"The provider of {agent.name} raised {type(error).__name__}: {error}"
+            )
+            await self._note(effect_id, wrapped)
+            raise wrapped from error
+
+    async def _note(self, effect_id: EffectId, error: PerdureError) -> None:
+        attempt = {"error": {"code": error.code, "message": error.message}}
+        await until_stored(lambda: self.store.note_attempt(effect_id, attempt))
+
+
+def _outcome(agent: Agent, request: ModelRequest, response: ModelResponse) -> dict[str, Any]:
+    usage = response.usage
+    if usage is None:
+        usage = _estimate(request, response)
+    finish = response.finish_reason
+    if not response.tool_calls and finish == "tool_calls":
+        finish = "stop"
+    return {
+        "model": response.model or agent.model or "unknown",
+        "finishReason": finish,
+        "usage": usage,
+        "responseId": response.response_id,
+    }
+
+
+def _estimate(request: ModelRequest, response: ModelResponse) -> dict[str, Any]:
+    """A guess, marked as one, where the provider did not count."""
+    asked = len(dump(request.messages)) // _CHARACTERS_PER_TOKEN
+    answered = len(dump(response.message())) // _CHARACTERS_PER_TOKEN
+    return {
+        "inputTokens": asked,
+        "outputTokens": answered,
+        "totalTokens": asked + answered,
+        "estimated": True,
+    }
+
+
+def _turn(agent: Agent, effect: Effect) -> ModelTurn:
+    assert effect.outcome is not None
+    assert effect.message is not None
+    calls: list[CallPlan] = [
+        plan_call(agent, index, call)
+        for index, call in enumerate(effect.message.get("toolCalls") or [])
+    ]
+    return ModelTurn(
+        content=content_of(effect.message, effect.ref, effect.size),
+        finish_reason=effect.outcome["finishReason"],
+        model=effect.outcome["model"],
+        calls=calls,
+        usage=effect.outcome["usage"],
+        response_id=effect.outcome["responseId"],
+        attempts=effect.attempts,
+    )

@@ -1,0 +1,296 @@
+"""The activity that opens a run: what the session holds, what is new, and what the loop goes by."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+from temporalio import activity
+
+from perdure.activities.deps import Deps
+from perdure.activities.failures import boundary
+from perdure.activities.planning import plan_call, refuse
+from perdure.activities.wire import (
+    ACTIVITY_OPEN,
+    INLINE_ARGUMENTS,
+    CallPlan,
+    OpenRun,
+    RunFacts,
+    ToolPolicy,
+)
+from perdure.checkpoint_bridge import events as ev
+from perdure.checkpoint_bridge.errors import (
+    AgentDriftError,
+    ConfigurationError,
+    LogConflictError,
+    ResumeToolMissingError,
+    SessionAwaitingApprovalError,
+)
+from perdure.checkpoint_bridge.events import NewEvent
+from perdure.checkpoint_bridge.fingerprints import describe_drift, drift_of
+from perdure.checkpoint_bridge.fold import SessionState
+from perdure.checkpoint_bridge.tool_errors import REJECTED, tool_error_result
+from perdure.checkpoint_bridge.transcript import new_session_messages, split_pending_turn
+
+if TYPE_CHECKING:
+    from perdure.agent import Agent
+    from perdure.checkpoint_bridge.approvals import ApprovalRow
+
+_OPEN_TRIES = 5
+_ROLES = ("system", "user", "assistant", "tool")
+
+_log = logging.getLogger("perdure.runs")
+
+
+class Opening(Deps):
+    """Opens runs."""
+
+    @activity.defn(name=ACTIVITY_OPEN)
+    @boundary
+    async def open_run(self, task: OpenRun) -> RunFacts:
+        """Write the beginning of a run and say how it goes on. Doing it again changes nothing.
+
+        Raises:
+            ConfigurationError: unknown agent, or input that is not messages.
+            SessionAwaitingApprovalError: new input, while a decision is pending.
+            AgentDriftError: the agent differs, and it was built to refuse that.
+            ResumeToolMissingError: a pending call's tool is gone.
+        """
+        agent = self.agent(task.agent)
+        for remaining in reversed(range(_OPEN_TRIES)):
+            try:
+                return await _Opener(self, agent, task).open()
+            except LogConflictError:
+                if not remaining:
+                    raise
+        raise AssertionError
+
+
+class _Opener:
+    """One attempt to open a run on the session as it is now."""
+
+    def __init__(self, deps: Deps, agent: Agent, task: OpenRun) -> None:
+        self.store = deps.store
+        self.agent = agent
+        self.task = task
+        self.state = SessionState()
+        self.log_id = 0
+        self.new: list[NewEvent] = []
+        self.messages: list[dict[str, Any]] = []
+        self.approval: ApprovalRow | None = None
+
+    async def open(self) -> RunFacts:
+        row = await self.store.session(self.task.session_id)
+        if row is not None:
+            self.log_id = row.log_id
+            self.state = await self.store.state(row.log_id, row.head)
+        if (self.state.open_turn or {}).get("runId") == self.task.run_id:
+            # This execution has opened the session already; its answer was lost.
+            await self._find_approval()
+            self.messages = self.state.messages
+            return self._facts(self.state.through, fresh=False)
+        incoming = await self._incoming()
+        finished = self.state.finished
+        if not finished:
+            await self._resume(incoming)
+        self._normalise()
+        added = self._new_messages(incoming, finished=finished)
+        if finished and not added:
+            return self._nothing_to_do()
+        self._begin(fresh=finished)
+        self._add_input(added)
+        self.log_id, head = await self.store.open_session(
+            self.task.session_id,
+            agent=self.agent.name,
+            run_id=self.task.run_id,
+            head=self.state.through,
+            time_ms=self.task.time_ms,
+            events=self.new,
+        )
+        self.state = await self.store.state(self.log_id, head)
+        return self._facts(head, fresh=finished)
+
+    async def _incoming(self) -> list[dict[str, Any]]:
+        given = self.task.input
+        if self.task.input_ref is not None:
+            content = await self.store.content(self.task.input_ref)
+            if content is None:
+                msg = f"The store does not hold the input {self.task.input_ref}."
+                raise ConfigurationError(msg, field="input")
+            given = json.loads(content)
+        return input_messages(given)
+
+    async def _resume(self, incoming: list[dict[str, Any]]) -> None:
+        """Check what an unfinished run needs before anything is written."""
+        await self._find_approval()
+        waits = self.approval is not None and self.approval.decided_at is None
+        if self.approval and waits and self._new_messages(incoming, finished=False):
+            msg = (
+                f"Session {self.task.session_id!r} waits for approval {self.approval.id}; "
+                "resolve it before you send new input."
+            )
+            raise SessionAwaitingApprovalError(
+                msg, session_id=self.task.session_id, approval_id=self.approval.id
+            )
+        missing = sorted({plan.tool for plan in self._plans() if self._is_missing(plan)})
+        if missing:
+            names = ", ".join(missing)
+            msg = f"Agent {self.agent.name!r} has no tool {names}, which a pending call needs."
+            raise ResumeToolMissingError(msg, tools=missing)
+        self._check_drift()
+
+    def _is_missing(self, plan: CallPlan) -> bool:
+        decision = self.state.decided.get(plan.index)
+        rejected = decision is not None and not decision["approved"]
+        return plan.tool not in self.agent.tools and not rejected
+
+    async def _find_approval(self) -> None:
+        if self.state.approval is not None:
+            self.approval = await self.store.approval(self.state.approval["id"])
+
+    def _check_drift(self) -> None:
+        drift = drift_of(self.state.fields.get("agentFingerprint"), self.agent.fingerprint())
+        if drift is None or self.agent.on_agent_drift == "ignore":
+            return
+        text = describe_drift(drift)
+        if self.agent.on_agent_drift == "error":
+            msg = f"Agent {self.agent.name!r} is not the one that started the run: {text}."
+            raise AgentDriftError(msg)
+        _log.warning("Session %s resumes with another agent: %s", self.task.session_id, text)
+        self.new.append(NewEvent(ev.AGENT_DRIFT, drift))
+
+    def _normalise(self) -> None:
+        """Put results that came from outside behind their calls, in call order."""
+        split = split_pending_turn(self.state.messages)
+        self.messages = split.messages + split.queued_input
+        if self.messages != self.state.messages:
+            keep = 0
+            while self.messages[keep] == self.state.messages[keep]:
+                keep += 1
+            self.new.append(
+                NewEvent(ev.TRANSCRIPT_DELTA, {"keep": keep, "append": self.messages[keep:]})
+            )
+
+    def _new_messages(
+        self, incoming: list[dict[str, Any]], *, finished: bool
+    ) -> list[dict[str, Any]]:
+        return new_session_messages(self.messages or self.state.messages, incoming, finished)
+
+    def _nothing_to_do(self) -> RunFacts:
+        if not self.state.messages:
+            msg = "The input is empty; give a text or at least one message."
+            raise ConfigurationError(msg, field="input")
+        facts = self._facts(self.state.through, fresh=False)
+        facts.nothing_to_do = True
+        return facts
+
+    def _begin(self, *, fresh: bool) -> None:
+        begin: list[NewEvent] = []
+        if self.state.open_turn is not None:
+            reason = {"kind": "interrupted"}
+            begin.append(NewEvent(ev.TURN_END, {"turn": self.state.turn, "reason": reason}))
+        start: dict[str, Any] = {
+            "turn": self.state.turn + 1,
+            "runId": self.task.run_id,
+            "agent": self.agent.name,
+            "fresh": fresh,
+            "fingerprint": self.agent.fingerprint().to_json(),
+        }
+        if self.task.metadata:
+            start["metadata"] = self.task.metadata
+        begin.append(NewEvent(ev.TURN_START, start))
+        decision = self.approval.decision if self.approval else None
+        if self.approval is not None and decision is not None:
+            # It was decided, and the run died before it could act on it.
+            data = {"id": self.approval.id, "approved": False, **decision}
+            begin.append(NewEvent(ev.APPROVAL_DECIDED, data))
+            self.approval = None
+        if self.task.has_business_state:
+            begin.append(NewEvent(ev.BUSINESS_STATE, {"value": self.task.business_state}))
+        self.new[:0] = begin
+
+    def _add_input(self, added: list[dict[str, Any]]) -> None:
+        has_prompt = any(message.get("role") == "system" for message in self.messages)
+        if self.agent.instructions and not has_prompt and not self.messages:
+            message = {"role": "system", "content": self.agent.instructions}
+            self.new.append(NewEvent(ev.SYSTEM_MESSAGE, {"message": message}))
+        self.new.extend(NewEvent(ev.USER_MESSAGE, {"message": message}) for message in added)
+
+    def _plans(self) -> list[CallPlan]:
+        """What is to happen with each call that has no result."""
+        pending = split_pending_turn(self.state.messages).pending_tool_calls
+        plans = []
+        for index, call in enumerate(self.state.calls):
+            if pending and call == pending[0]:
+                pending = pending[1:]
+                plans.append(self._plan(index, call))
+        return plans
+
+    def _plan(self, index: int, call: dict[str, Any]) -> CallPlan:
+        plan = plan_call(self.agent, index, call)
+        raw = str((call.get("function") or {}).get("arguments") or "")
+        plan.arguments = raw if len(raw) <= INLINE_ARGUMENTS else None
+        decision = self.state.decided.get(index)
+        waiting = self.state.approval
+        if decision is not None and decision["approved"] and plan.action == "approve":
+            plan.action = "run"
+        elif decision is not None and not decision["approved"]:
+            refuse(plan, call, rejection(plan.tool, decision.get("note")))
+        elif waiting is not None and waiting["index"] == index:
+            plan.action = "approve"
+            plan.approval_id = waiting["id"]
+        return plan
+
+    def _facts(self, head: int, *, fresh: bool) -> RunFacts:
+        agent = self.agent
+        usage = self.state.usage
+        return RunFacts(
+            log_id=self.log_id,
+            head=head,
+            turn=self.state.turn,
+            step=0 if fresh else self.state.step,
+            max_steps=self.task.max_steps or agent.max_steps,
+            tool_concurrency=agent.tool_concurrency or 0,
+            tools={
+                name: ToolPolicy(timeout=tool.timeout, recovery=tool.recovery)
+                for name, tool in agent.tools.items()
+            },
+            call_seq=self.state.call_seq,
+            calls=self._plans(),
+            input_tokens=int(usage.get("inputTokens") or 0),
+            output_tokens=int(usage.get("outputTokens") or 0),
+        )
+
+
+def rejection(tool: str, note: str | None) -> dict[str, Any]:
+    """The error object of a call that the reviewer rejected."""
+    return tool_error_result(REJECTED, tool, note=note)
+
+
+def input_messages(given: Any) -> list[dict[str, Any]]:
+    """Input as messages: a text is one user message.
+
+    Raises:
+        ConfigurationError: it is neither a text nor a list of messages (``field`` is ``input``).
+    """
+    if given is None:
+        return []
+    if isinstance(given, str):
+        if not given:
+            msg = "The input is an empty text; give a message, or [] to resume."
+            raise ConfigurationError(msg, field="input")
+        return [{"role": "user", "content": given}]
+    if isinstance(given, dict):
+        given = [given]
+    if not isinstance(given, list):
+        msg = f"The input is a text or a list of messages, not {type(given).__name__}."
+        raise ConfigurationError(msg, field="input")
+    for index, message in enumerate(given):
+        if not isinstance(message, dict) or message.get("role") not in _ROLES:
+            msg = f"Message {index} of the input needs a role of {', '.join(_ROLES)}."
+            raise ConfigurationError(msg, field="input")
+        if not isinstance(message.get("content"), (str, list)):
+            msg = f"Message {index} of the input needs content: a text or a list of parts."
+            raise ConfigurationError(msg, field="input")
+    return given

@@ -1,0 +1,92 @@
+"""Decides what is to happen with each call of a model turn, before anything runs.
+
+This is where a run needs the agent's code: the tools there are, their argument models and their
+approval predicates. The loop gets the decisions as values.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+from temporalio import activity
+
+from perdure.activities.wire import CallPlan, Content
+from perdure.checkpoint_bridge.stable_json import to_json_text
+from perdure.checkpoint_bridge.tool_errors import not_found_message, tool_error_result
+from perdure.checkpoint_bridge.transcript import tool_message
+
+if TYPE_CHECKING:
+    from perdure.agent import Agent
+    from perdure.tools import Tool
+
+
+def error_message(call: dict[str, Any], error: dict[str, Any]) -> dict[str, Any]:
+    """The tool message of a call that failed (format page, *Tool error object*)."""
+    return tool_message(call, to_json_text(error), is_error=True)
+
+
+def parse_arguments(tool: Tool, raw: str) -> BaseModel | dict[str, Any]:
+    """Validated arguments, or the error object that the model gets."""
+    try:
+        value = json.loads(raw, parse_constant=_no_constant) if raw.strip() else {}
+    except (ValueError, RecursionError) as error:
+        message = f"The arguments are not valid JSON: {error}"
+        return tool_error_result("validation", tool.name, message)
+    if not isinstance(value, dict):
+        message = f"The arguments are a JSON object, not {type(value).__name__}."
+        return tool_error_result("validation", tool.name, message)
+    try:
+        # Strings as JSON gives them: pydantic's JSON mode reads dates, enums and the like.
+        return tool.arguments.model_validate_json(json.dumps(value))
+    except ValidationError as error:
+        issues = [
+            {"path": list(issue["loc"]), "message": issue["msg"], "type": issue["type"]}
+            for issue in error.errors(include_url=False, include_context=False, include_input=False)
+        ]
+        summary = "; ".join(
+            f"{'.'.join(map(str, issue['path'])) or 'arguments'}: {issue['message']}"
+            for issue in issues
+        )
+        return tool_error_result("validation", tool.name, summary, issues=issues)
+
+
+def _no_constant(name: str) -> Any:
+    msg = f"{name} is not JSON"
+    raise ValueError(msg)
+
+
+def plan_call(agent: Agent, index: int, call: dict[str, Any]) -> CallPlan:
+    """What is to happen with one call: run it, ask a person first, or refuse it."""
+    function = call.get("function") or {}
+    name, raw = str(function.get("name")), str(function.get("arguments") or "")
+    plan = CallPlan(index=index, call_id=str(call.get("id")), tool=name)
+    tool = agent.tools.get(name)
+    if tool is None:
+        message = not_found_message(name, list(agent.tools))
+        return refuse(plan, call, tool_error_result("not-found", name, message))
+    arguments = parse_arguments(tool, raw)
+    if not isinstance(arguments, BaseModel):
+        return refuse(plan, call, arguments)
+    if _needs_approval(tool, arguments):
+        plan.action = "approve"
+    return plan
+
+
+def refuse(plan: CallPlan, call: dict[str, Any], error: dict[str, Any]) -> CallPlan:
+    """Turn a plan into a refusal with ``error`` as the call's result."""
+    plan.action = "refuse"
+    plan.result = Content(message=error_message(call, {**error, "toolCallId": plan.call_id}))
+    return plan
+
+
+def _needs_approval(tool: Tool, arguments: BaseModel) -> bool:
+    if not callable(tool.needs_approval):
+        return tool.needs_approval
+    try:
+        return bool(tool.needs_approval(arguments))
+    except Exception:  # noqa: BLE001 - whatever it was, the answer is to ask
+        # A broken gate must not let a payment through.
+        activity.logger.exception("The approval predicate of %s raised; asking a person", tool.name)
+        return True

@@ -1,0 +1,185 @@
+"""The activity that runs one tool call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import httpx
+from pydantic import BaseModel
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from perdure.activities.content import NotJsonError, content_of, result_text, to_json_value
+from perdure.activities.deps import Deps
+from perdure.activities.failures import WORKER_SHUTDOWN, boundary
+from perdure.activities.liveness import heartbeats, until_stored
+from perdure.activities.planning import error_message, parse_arguments
+from perdure.activities.wire import ACTIVITY_TOOL, ToolOutcome, ToolTask
+from perdure.checkpoint_bridge import tool_errors
+from perdure.checkpoint_bridge.errors import PropagatingToolError
+from perdure.checkpoint_bridge.ledger import EffectId
+from perdure.checkpoint_bridge.tool_errors import tool_error_result
+from perdure.checkpoint_bridge.transcript import tool_message
+from perdure.tools import ToolContext
+
+if TYPE_CHECKING:
+    from perdure.checkpoint_bridge.ledger import Effect
+    from perdure.tools import Tool
+
+_TRANSPORT_ERRORS = (httpx.TransportError, ConnectionError, TimeoutError, asyncio.TimeoutError)
+"""The effect may have happened, so only the same call with the same key may follow."""
+
+_TRANSPORT_TRIES = 3
+_TRANSPORT_WAIT = 0.5
+
+_log = logging.getLogger("perdure.tools")
+
+
+class _Unsettled(Exception):  # noqa: N818 - a marker, never shown
+    """A transport error that repeating the call did not settle."""
+
+
+class _DeadlineError(Exception):
+    """The tool's own deadline passed."""
+
+
+class ToolCall(Deps):
+    """Runs tool calls; the ledger remembers what each one gave."""
+
+    @activity.defn(name=ACTIVITY_TOOL)
+    @boundary
+    async def run_tool(self, task: ToolTask) -> ToolOutcome:
+        """Give the one result of a call: the stored one, if it has run already.
+
+        Raises:
+            PropagatingToolError: the tool chose to fail the run.
+        """
+        effect_id = EffectId(task.log_id, task.seq, task.index)
+        async with heartbeats():
+            effect = await self.store.begin_effect(
+                effect_id, session_id=task.session_id, run_id=task.run_id, name=task.tool
+            )
+            if not effect.done:
+                message = await self._result(task, effect)
+                effect = await until_stored(
+                    lambda: self.store.end_effect(effect_id, outcome={}, message=message)
+                )
+        assert effect.message is not None
+        return ToolOutcome(
+            content=content_of(effect.message, effect.ref, effect.size),
+            is_error=bool(effect.message.get("isError")),
+        )
+
+    async def _result(self, task: ToolTask, effect: Effect) -> dict[str, Any]:
+        """Run the call and make the message that answers it; every failure is a message too."""
+        call = await self._call(task)
+        tool = self.agent(task.agent).tools.get(task.tool)
+        if tool is None:
+            names = list(self.agent(task.agent).tools)
+            text = tool_errors.not_found_message(task.tool, names)
+            return _failed(task, call, tool_error_result(tool_errors.NOT_FOUND, task.tool, text))
+        if effect.starts > 1 and tool.recovery != "rerun":
+            return _failed(task, call, unknown_outcome(task.tool))
+        arguments = parse_arguments(tool, call["function"]["arguments"])
+        if not isinstance(arguments, BaseModel):
+            return _failed(task, call, arguments)
+        context = self._context(task, effect)
+        try:
+            value = await self._run(tool, arguments, context, task)
+            return tool_message(call, result_text(to_json_value(value)))
+        except PropagatingToolError:
+            raise
+        except _Unsettled as error:
+            return _failed(task, call, unknown_outcome(task.tool, error.__cause__))
+        except _DeadlineError:
+            text = (
+                f"The tool did not finish within its {task.timeout:g} s; it may have had effects."
+            )
+            return _failed(task, call, tool_error_result(tool_errors.TIMEOUT, task.tool, text))
+        except NotJsonError as error:
+            text = str(error)
+            return _failed(
+                task, call, tool_error_result(tool_errors.EXECUTION, task.tool, text, error=error)
+            )
+        except Exception as error:  # noqa: BLE001 - a tool may raise anything; the model reads it
+            _log.warning("Tool %s failed: %s", task.tool, type(error).__name__, exc_info=error)
+            return _failed(
+                task, call, tool_error_result(tool_errors.EXECUTION, task.tool, error=error)
+            )
+
+    async def _call(self, task: ToolTask) -> dict[str, Any]:
+        """The call as the format has it; its arguments come from the log when they are large."""
+        raw = task.arguments
+        if raw is None:
+            row = await self.store.session(task.session_id)
+            head = row.head if row else task.seq + 1
+            state = await self.store.state(task.log_id, head)
+            raw = str(state.calls[task.index]["function"]["arguments"])
+        return {
+            "id": task.call_id,
+            "type": "function",
+            "function": {"name": task.tool, "arguments": raw},
+        }
+
+    def _context(self, task: ToolTask, effect: Effect) -> ToolContext:
+        logger = logging.LoggerAdapter(
+            logging.getLogger(f"perdure.tools.{task.tool}"),
+            {"session_id": task.session_id, "tool_call_id": task.call_id},
+        )
+        return ToolContext(
+            session_id=task.session_id,
+            run_id=task.run_id,
+            tool_call_id=task.call_id,
+            # The log's random id keeps keys apart when a session starts over under its old id.
+            idempotency_key=f"{task.session_id}:{effect.log_uid[:12]}:{task.seq}.{task.index}",
+            attempt=effect.starts,
+            logger=logger,
+            beat=activity.heartbeat,
+        )
+
+    async def _run(
+        self, tool: Tool, arguments: BaseModel, context: ToolContext, task: ToolTask
+    ) -> Any:
+        deadline = asyncio.get_running_loop().time() + task.timeout
+        may_repeat: tuple[type[BaseException], ...] = (*_TRANSPORT_ERRORS, *tool.retry_on)
+        for remaining in reversed(range(_TRANSPORT_TRIES)):
+            try:
+                async with asyncio.timeout_at(deadline) as limit:
+                    return await self._invoke(tool, tool.bind(arguments, context))
+            except asyncio.CancelledError:
+                if activity.is_worker_shutdown():
+                    msg = f"The worker stopped while {tool.name} was running."
+                    raise ApplicationError(msg, type=WORKER_SHUTDOWN) from None
+                raise
+            except may_repeat as error:
+                if limit.expired():
+                    raise _DeadlineError from error
+                if not remaining:
+                    raise _Unsettled from error
+                _log.warning("Tool %s: %r; the same call is repeated", tool.name, error)
+                await asyncio.sleep(_TRANSPORT_WAIT * (_TRANSPORT_TRIES - remaining))
+        raise AssertionError
+
+    async def _invoke(self, tool: Tool, call: Any) -> Any:
+        if tool.is_async:
+            return await call()
+        run = partial(contextvars.copy_context().run, call)
+        return await asyncio.get_running_loop().run_in_executor(self.threads, run)
+
+
+def unknown_outcome(tool: str, cause: BaseException | None = None) -> dict[str, Any]:
+    """The error object of a call that may have had its effect."""
+    why = f" ({type(cause).__name__})" if cause else ""
+    text = (
+        f"The outcome of this call is unknown{why}: it may have happened. "
+        "Check before you call it again."
+    )
+    return tool_error_result(tool_errors.UNKNOWN_OUTCOME, tool, text)
+
+
+def _failed(task: ToolTask, call: dict[str, Any], error: dict[str, Any]) -> dict[str, Any]:
+    return error_message(call, {**error, "toolCallId": task.call_id})

@@ -1,0 +1,124 @@
+"""Agents: a model, its instructions and its tools, under a name that workers serve."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from perdure.activities.providers.registry import parse_model, provider_for
+from perdure.checkpoint_bridge.errors import ConfigurationError
+from perdure.checkpoint_bridge.fingerprints import AgentFingerprint, fingerprint
+from perdure.tools import Tool, tool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from perdure.activities.providers.base import ModelProvider
+
+OnAgentDrift = Literal["warn", "error", "ignore"]
+
+DEFAULT_MAX_STEPS = 50
+_NAME = re.compile(r"[^\s\x00-\x1f]{1,128}")
+
+
+class Agent:
+    """An agent's definition. It holds no state: workers build it, runs only name it.
+
+    Args:
+        name: what runs refer to: 1 to 128 characters without white space.
+        model: ``openai/<model>`` or ``anthropic/<model>``; with ``provider``, any name.
+        provider: an object with ``async generate(request) -> ModelResponse``; default: the one
+            that the model's prefix names.
+        instructions: the system prompt of new sessions.
+        tools: tools, or functions that become tools.
+        max_steps: model responses that one run may have; running out finishes it.
+        tool_concurrency: how many calls of a turn run at a time; default: all of them.
+        settings: further request settings by the provider's own names (``temperature``, …).
+        on_agent_drift: what a difference to the agent that started a run does when the run
+            is resumed: ``warn``, ``error`` or ``ignore``.
+
+    Raises:
+        ConfigurationError: an argument is wrong; ``field`` names it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: str | None = None,
+        provider: ModelProvider | None = None,
+        instructions: str = "",
+        tools: Iterable[Tool | Callable[..., Any]] = (),
+        max_steps: int = DEFAULT_MAX_STEPS,
+        tool_concurrency: int | None = None,
+        settings: dict[str, Any] | None = None,
+        on_agent_drift: OnAgentDrift = "warn",
+    ) -> None:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            msg = f"An agent's name is 1 to 128 characters without white space, not {name!r}."
+            raise ConfigurationError(msg, field="name")
+        self.name = name
+        if model is None and provider is None:
+            msg = f"Agent {name!r} needs a model, such as 'openai/gpt-4o-mini'."
+            raise ConfigurationError(msg, field="model")
+        if provider is None and model is not None:
+            parse_model(model)
+        self.model = model or getattr(provider, "default_model", None)
+        self._provider = provider
+        self.instructions = instructions
+        self.tools = self._by_name(tools)
+        self.max_steps = _count(max_steps, "max_steps")
+        self.tool_concurrency = (
+            None if tool_concurrency is None else _count(tool_concurrency, "tool_concurrency")
+        )
+        self.settings = dict(settings or {})
+        if on_agent_drift not in get_args(OnAgentDrift):
+            known = ", ".join(get_args(OnAgentDrift))
+            msg = f"on_agent_drift is one of {known}, not {on_agent_drift!r}."
+            raise ConfigurationError(msg, field="onAgentDrift")
+        self.on_agent_drift: OnAgentDrift = on_agent_drift
+
+    def __repr__(self) -> str:
+        return f"Agent({self.name!r}, model={self.model!r}, tools={list(self.tools)!r})"
+
+    @property
+    def provider(self) -> ModelProvider:
+        """Who answers: the given provider, or the one of the model's prefix."""
+        return self._provider or provider_for(self.model or "")
+
+    @property
+    def request_model(self) -> str:
+        """The model's name as the provider knows it."""
+        if self._provider is not None:
+            return self.model or ""
+        return parse_model(self.model or "")[1]
+
+    def fingerprint(self) -> AgentFingerprint:
+        """What a resume compares: model, tools' input schemas, instructions; never code."""
+        schemas = {name: each.input_schema for name, each in self.tools.items()}
+        return fingerprint(self.model, schemas, self.instructions)
+
+    def _by_name(self, tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
+        named: dict[str, Tool] = {}
+        for given in tools:
+            each = given if isinstance(given, Tool) else tool(given)
+            if each.name in named:
+                msg = f"Agent {self.name!r} has two tools named {each.name!r}."
+                raise ConfigurationError(msg, field="tools")
+            if each.may_run_twice:
+                warnings.warn(
+                    f"Tool {each.name!r} of agent {self.name!r} takes no ToolContext, so it "
+                    "cannot use its idempotency key and can run twice after a crash; declare it "
+                    "read_only or idempotent, or give it a recovery.",
+                    stacklevel=3,
+                )
+            named[each.name] = each
+        return named
+
+
+def _count(value: int, field: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        msg = f"{field} is a whole number from 1, not {value!r}."
+        raise ConfigurationError(msg, field=field)
+    return value

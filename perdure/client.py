@@ -1,0 +1,422 @@
+"""The client: starts runs, answers approvals, reads and forks sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from temporalio.client import Client as TemporalClient, WorkflowUpdateFailedError
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.activities.opening import input_messages
+from perdure.activities.wire import UPDATE_INPUT, WORKFLOW
+from perdure.checkpoint_bridge.errors import (
+    ConfigurationError,
+    SessionAwaitingApprovalError,
+    SessionConflictError,
+    SessionIdInvalidError,
+)
+from perdure.checkpoint_bridge.fork import UNSET, ForkPatch
+from perdure.checkpoint_bridge.sql_store import SqlStore, session_not_found
+from perdure.client_approvals import ClientApprovals
+from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal, rpc_failure
+from perdure.results import Fork, RunResult, SessionInfo
+from perdure.run_handle import RunHandle, run_error
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from typing import Self
+
+    from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry
+    from perdure.checkpoint_bridge.sessions import SessionRow
+
+_CALLER_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_TRIES = 50
+_PAUSE = 0.1
+
+INPUT_LIMIT = 64 * 1024
+"""Bytes of input that the start request holds itself; more goes through the store."""
+
+_TITLE_LENGTH = 60
+
+
+class Client:
+    """Sessions on one Temporal namespace and one store. Made by :func:`connect`."""
+
+    def __init__(
+        self,
+        temporal: TemporalClient,
+        store: SqlStore,
+        *,
+        task_queue: str = DEFAULT_TASK_QUEUE,
+        workflow_id_prefix: str = "",
+    ) -> None:
+        self.temporal = temporal
+        """The Temporal client, for whatever else Temporal can do."""
+        self.store = store
+        self.task_queue = task_queue
+        self.workflow_id_prefix = workflow_id_prefix
+        self.approvals = ClientApprovals(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the store's connections. Runs go on."""
+        await self.store.close()
+
+    # -- runs --------------------------------------------------------------------------------
+
+    async def execute(
+        self,
+        agent: str,
+        input: str | list[dict[str, Any]],  # noqa: A002 - the format's word
+        *,
+        session_id: str | None = None,
+        business_state: Any = UNSET,
+        metadata: dict[str, Any] | None = None,
+        max_steps: int | None = None,
+    ) -> RunResult:
+        """Run an agent on input and wait for its end, or for its pause for an approval.
+
+        On a session that exists, the input continues the conversation; a run that goes on
+        already is joined (the same input) or gets the input behind its pending calls.
+
+        Args:
+            agent: the name of an agent that a worker serves.
+            input: a text, or messages of the documented format; ``[]`` resumes.
+            session_id: 1 to 128 of ``A-Z a-z 0-9 _ -``; default: a new one.
+            business_state: any JSON to keep with the session; ``None`` clears it.
+            metadata: a JSON object to record with the run.
+            max_steps: model responses that this run may have; default: the agent's.
+
+        Raises:
+            ConfigurationError: an argument is wrong, or no worker serves the agent.
+            SessionAwaitingApprovalError: a decision is pending; nothing was called.
+            PerdureError: the run failed; its session can be resumed.
+        """
+        handle = await self.start(
+            agent,
+            input,
+            session_id=session_id,
+            business_state=business_state,
+            metadata=metadata,
+            max_steps=max_steps,
+        )
+        return await handle.result()
+
+    async def start(
+        self,
+        agent: str,
+        input: str | list[dict[str, Any]],  # noqa: A002 - the format's word
+        *,
+        session_id: str | None = None,
+        business_state: Any = UNSET,
+        metadata: dict[str, Any] | None = None,
+        max_steps: int | None = None,
+    ) -> RunHandle:
+        """Start a run and return at once. Arguments and errors are those of :meth:`execute`."""
+        messages = input_messages(input)
+        if session_id is None:
+            session_id, row = str(uuid.uuid4()), None
+        else:
+            row = await self._known(session_id)
+        if messages and row is not None:
+            await self._refuse_while_waiting(row)
+        request: dict[str, Any] = {"agent": agent, "session_id": session_id}
+        request.update(await self._input(input))
+        if business_state is not UNSET:
+            request["business_state"] = business_state
+        if metadata is not None:
+            request["metadata"] = metadata
+        if max_steps is not None:
+            request["max_steps"] = max_steps
+        return await self._start(request)
+
+    async def resume(self, session_id: str) -> RunResult | None:
+        """Finish an unfinished run, and wait for its end or pause.
+
+        Returns:
+            The result; ``None`` when nothing is pending.
+
+        Raises:
+            SessionAwaitingApprovalError: a decision is pending; resolve it instead.
+            PerdureError: the run failed again.
+        """
+        row = await self.store.session(session_id)
+        if row is None or row.status in ("finished", "cleared"):
+            return None
+        await self._refuse_while_waiting(row)
+        return await (await self.reopen(session_id)).result()
+
+    async def reopen(self, session_id: str) -> RunHandle:
+        """Start an unfinished session's next execution without new input, or join the running one.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
+        """
+        row = await self.store.session(session_id)
+        if row is None:
+            raise session_not_found(session_id)
+        return await self._start({"agent": row.agent, "session_id": session_id, "input": []})
+
+    def handle(self, session_id: str, run_id: str) -> RunHandle:
+        """The handle of a run that was started before, here or elsewhere."""
+        workflow_id = self.workflow_id_prefix + session_id
+        return RunHandle(self.temporal, self.store, session_id, run_id, workflow_id)
+
+    # -- sessions ----------------------------------------------------------------------------
+
+    async def checkpoint(self, session_id: str) -> Checkpoint | None:
+        """The newest checkpoint of a session, or ``None``."""
+        return await self.store.load(session_id)
+
+    async def history(self, session_id: str, limit: int | None = None) -> list[HistoryEntry]:
+        """The saves that the store keeps, newest first; ``[]`` for an unknown session."""
+        return await self.store.history(session_id, limit)
+
+    async def sessions(self, limit: int | None = None) -> list[SessionInfo]:
+        """Sessions, newest activity first."""
+        return [SessionInfo.of(row) for row in await self.store.sessions(limit=limit)]
+
+    async def fork(
+        self,
+        session_id: str,
+        from_step: int,
+        patch: ForkPatch | None = None,
+        new_session_id: str | None = None,
+    ) -> Fork:
+        """Start a new session from a step of another one; resume it like an unfinished run.
+
+        Args:
+            session_id: the source; its checkpoint and history stay as they are.
+            from_step: a step that :meth:`history` keeps.
+            patch: what is different in the fork.
+            new_session_id: default: ``<session_id>.fork-<n>``.
+
+        Raises:
+            CheckpointNotFoundError: the history keeps no such step.
+            ConfigurationError: the new id is taken, or the patch does not fit.
+            SessionIdInvalidError: the new id cannot be one.
+        """
+        if new_session_id is not None:
+            check_session_id(new_session_id)
+        fork_id, checkpoint = await self.store.fork(
+            session_id, from_step=from_step, patch=patch, new_session_id=new_session_id
+        )
+        return Fork(session_id=fork_id, step=from_step, checkpoint=checkpoint)
+
+    async def delete(self, session_id: str, *, keep_history: bool = False) -> None:
+        """Delete a session's checkpoint and, unless kept, all of its history.
+
+        Forks that share its beginning keep it.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
+            SessionConflictError: its run goes on; cancel it first.
+        """
+        row = await self.store.session(session_id)
+        if row is None:
+            raise session_not_found(session_id)
+        if await self.running(session_id) is not None:
+            msg = f"Session {session_id!r} has a run that goes on; cancel it before you delete."
+            raise SessionConflictError(msg, hint="Cancel the run, then delete the session.")
+        await self.store.delete(session_id, keep_history=keep_history)
+
+    async def running(self, session_id: str) -> RunHandle | None:
+        """The run of a session that goes on (or waits) now, or ``None``."""
+        workflow_id = self.workflow_id_prefix + session_id
+        try:
+            found = await self.temporal.get_workflow_handle(workflow_id).describe()
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND and "amespace" not in error.message:
+                return None
+            raise rpc_failure(error, self.temporal) from error
+        if found.status is None or found.status.name != "RUNNING":
+            return None
+        self._check_type(session_id, found.workflow_type)
+        info = found.raw_description.workflow_execution_info
+        return self.handle(session_id, info.first_run_id or found.run_id)
+
+    # -- inside ------------------------------------------------------------------------------
+
+    async def _known(self, session_id: str) -> SessionRow | None:
+        """The stored session; an id that is not stored must be one that callers may choose."""
+        row = await self.store.session(session_id) if isinstance(session_id, str) else None
+        if row is None:
+            check_session_id(session_id)
+        return row
+
+    async def _refuse_while_waiting(self, row: SessionRow) -> None:
+        if row.status != "awaiting-approval" or row.approval_id is None:
+            return
+        approval = await self.store.approval(row.approval_id)
+        if approval is not None and approval.decided_at is not None:
+            return
+        msg = (
+            f"Session {row.session_id!r} waits for approval {row.approval_id}; "
+            "resolve it before you send new input."
+        )
+        raise SessionAwaitingApprovalError(
+            msg, session_id=row.session_id, approval_id=row.approval_id
+        )
+
+    async def _input(self, given: Any) -> dict[str, Any]:
+        try:
+            text = json.dumps(given, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            msg = f"The input is not JSON: {error}"
+            raise ConfigurationError(msg, field="input") from error
+        if len(text) <= INPUT_LIMIT:
+            return {"input": given}
+        return {"input_ref": await self.store.put_content(given)}
+
+    async def _start(self, request: dict[str, Any]) -> RunHandle:
+        """Start the session's next run, or bring the input to the one that goes on.
+
+        Between the two the run can end; so both are tried in turn until one has the input.
+        """
+        session_id = request["session_id"]
+        if self.workflow_id_prefix:
+            request["workflow_id_prefix"] = self.workflow_id_prefix
+        for _ in range(_TRIES):
+            try:
+                started = await self.temporal.start_workflow(
+                    WORKFLOW,
+                    request,
+                    id=self.workflow_id_prefix + session_id,
+                    task_queue=self.task_queue,
+                    static_summary=f"{request['agent']}: {session_id}"[:_TITLE_LENGTH],
+                )
+            except WorkflowAlreadyStartedError:
+                joined = await self._join(request)
+                if joined is not None:
+                    return joined
+                await asyncio.sleep(_PAUSE)
+            except RPCError as error:
+                raise rpc_failure(error, self.temporal) from error
+            else:
+                return self.handle(session_id, started.first_execution_run_id or "")
+        msg = f"The run of session {session_id!r} keeps ending and starting; try again."
+        raise SessionConflictError(msg)
+
+    async def _join(self, request: dict[str, Any]) -> RunHandle | None:
+        """Bring input to the run that goes on; ``None`` when it has ended meanwhile."""
+        session_id = request["session_id"]
+        running = await self.running(session_id)
+        if running is None:
+            return None
+        given = request.get("input")
+        if "input_ref" in request:
+            given = json.loads(await self.store.content(request["input_ref"]) or "[]")
+        if given:
+            workflow = self.temporal.get_workflow_handle(self.workflow_id_prefix + session_id)
+            try:
+                await workflow.execute_update(UPDATE_INPUT, given)
+            except WorkflowUpdateFailedError as error:
+                failure = run_error(error.cause)
+                if isinstance(failure, SessionConflictError):
+                    return None
+                raise failure from error
+            except RPCError as error:
+                if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.RESOURCE_EXHAUSTED):
+                    return None
+                raise rpc_failure(error, self.temporal) from error
+        return running
+
+    def _check_type(self, session_id: str, workflow_type: str) -> None:
+        if workflow_type != WORKFLOW:
+            msg = (
+                f"The id {session_id!r} is in use by a workflow of type {workflow_type!r} "
+                f"in namespace {self.temporal.namespace!r}."
+            )
+            raise SessionConflictError(msg)
+
+
+class _Connecting:
+    """What :func:`connect` gives: awaited it is a client, in ``async with`` a client to close."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+        self._client: Client | None = None
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> Client:
+        self._client = await self._connect()
+        return self._client
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def _connect(self) -> Client:
+        options = dict(self._options)
+        store, temporal = options.pop("store"), options.pop("temporal")
+        namespace, create = options.pop("namespace"), options.pop("create")
+        sessions = SqlStore(store, create=create) if isinstance(store, str) else store
+        await sessions.open()
+        try:
+            if not isinstance(temporal, TemporalClient):
+                temporal = await connect_temporal(temporal, namespace)
+        except BaseException:
+            await sessions.close()
+            raise
+        return Client(temporal, sessions, **options)
+
+
+def connect(
+    store: str | SqlStore = "sqlite:///perdure.db",
+    *,
+    temporal: str | TemporalClient | None = None,
+    namespace: str | None = None,
+    task_queue: str = DEFAULT_TASK_QUEUE,
+    workflow_id_prefix: str = "",
+    create: bool = True,
+) -> _Connecting:
+    """Reach Temporal and the store, in ``async with`` (closed at its end) or by ``await``.
+
+    Args:
+        store: ``sqlite:///FILE`` or ``postgresql://…``, the same as the workers'; or a store.
+        temporal: ``HOST:PORT`` or a connected Temporal client; default: temporalio's environment
+            configuration (``TEMPORAL_ADDRESS``, TLS, API key, profiles).
+        namespace: the Temporal namespace, with an address.
+        task_queue: where workers serve the agents.
+        workflow_id_prefix: put before session ids, where other workflows share the namespace.
+        create: make a SQLite store that does not exist.
+
+    Raises:
+        ConfigurationError: an address is wrong.
+        StorageError: the store cannot be opened.
+        TemporalUnavailableError: Temporal does not answer.
+    """
+    return _Connecting(
+        {
+            "store": store,
+            "temporal": temporal,
+            "namespace": namespace,
+            "task_queue": task_queue,
+            "workflow_id_prefix": workflow_id_prefix,
+            "create": create,
+        }
+    )
+
+
+def check_session_id(session_id: Any) -> None:
+    """Refuse an id that a caller may not choose (format page, *Stored forms*).
+
+    Raises:
+        SessionIdInvalidError: it does not match ``^[A-Za-z0-9_-]{1,128}$``.
+    """
+    if not isinstance(session_id, str) or not _CALLER_ID.fullmatch(session_id):
+        shown = session_id if not isinstance(session_id, str) else session_id[:140]
+        msg = f"{shown!r} is not a session id: 1 to 128 of the characters A-Z a-z 0-9 _ -."
+        raise SessionIdInvalidError(msg)

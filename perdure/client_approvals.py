@@ -1,0 +1,135 @@
+"""Approvals from the client's side: what waits, and deciding about it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from temporalio.client import WorkflowUpdateFailedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.activities.wire import UPDATE_RESOLVE
+from perdure.checkpoint_bridge.checkpoint import PendingApproval
+from perdure.checkpoint_bridge.errors import (
+    ApprovalDecidedError,
+    ApprovalNotFoundError,
+    SessionConflictError,
+)
+from perdure.connection import rpc_failure
+from perdure.run_handle import RunHandle, run_error
+
+if TYPE_CHECKING:
+    from perdure.checkpoint_bridge.approvals import ApprovalRow
+    from perdure.client import Client
+    from perdure.results import RunResult
+
+_TRIES = 50
+_PAUSE = 0.1
+
+
+class ClientApprovals:
+    """``client.approvals``."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def list(self, session_id: str | None = None) -> list[PendingApproval]:
+        """What waits for a decision, oldest first; no worker need be running."""
+        rows = await self._client.store.approvals(session_id)
+        return [PendingApproval.from_json(await self._pending(row)) for row in rows]
+
+    async def resolve(
+        self,
+        approval_id: str,
+        *,
+        approved: bool,
+        note: str | None = None,
+        by: str | None = None,
+    ) -> RunResult:
+        """Decide, and wait until the run ends or pauses again.
+
+        Args:
+            approval_id: of a pending approval.
+            approved: run the call, or give the model a rejection.
+            note: for the model and the record; with a rejection, the reason.
+            by: who decided.
+
+        Raises:
+            ApprovalNotFoundError: there is no such approval, or its run has ended.
+            ApprovalDecidedError: another decision came first; it is the one that counts.
+            AgentDriftError: the worker's agent differs, and it refuses that; the approval waits.
+            ResumeToolMissingError: the call's tool is gone; the approval waits.
+            PerdureError: the run failed after the decision; its session can be resumed.
+        """
+        handle = await self.decide(approval_id, approved=approved, note=note, by=by)
+        return await handle.result(after_approval=approval_id)
+
+    async def decide(
+        self,
+        approval_id: str,
+        *,
+        approved: bool,
+        note: str | None = None,
+        by: str | None = None,
+    ) -> RunHandle:
+        """Decide and return at once. Arguments and errors are those of :meth:`resolve`."""
+        decision: dict[str, Any] = {"id": approval_id, "approved": approved}
+        if note is not None:
+            decision["note"] = note
+        if by is not None:
+            decision["by"] = by
+        for _ in range(_TRIES):
+            row = await self._undecided(approval_id)
+            handle = await self._waiting_run(row)
+            workflow = self._client.temporal.get_workflow_handle(
+                self._client.workflow_id_prefix + row.session_id
+            )
+            try:
+                await workflow.execute_update(UPDATE_RESOLVE, decision)
+            except WorkflowUpdateFailedError as error:
+                failure = run_error(error.cause)
+                # It is in the store, so the run is about to wait for it.
+                if not isinstance(failure, (ApprovalNotFoundError, SessionConflictError)):
+                    raise failure from error
+            except RPCError as error:
+                if error.status not in (RPCStatusCode.NOT_FOUND, RPCStatusCode.RESOURCE_EXHAUSTED):
+                    raise rpc_failure(error, self._client.temporal) from error
+            else:
+                return handle
+            await asyncio.sleep(_PAUSE)
+        msg = f"The run that asked for approval {approval_id!r} does not take a decision now."
+        raise ApprovalNotFoundError(msg, hint="See what the run does with `perdure show`.")
+
+    async def _undecided(self, approval_id: str) -> ApprovalRow:
+        row = await self._client.store.approval(approval_id)
+        if row is None:
+            msg = f"There is no approval {approval_id!r}."
+            raise ApprovalNotFoundError(msg)
+        decision = row.decision
+        if decision is None:
+            return row
+        if "closed" in decision:
+            msg = (
+                f"The run that asked for approval {approval_id!r} has ended ({decision['closed']})."
+            )
+            raise ApprovalNotFoundError(msg, hint="Send the session its next message.")
+        word = "approved" if decision.get("approved") else "rejected"
+        by = f" by {decision['by']}" if decision.get("by") else ""
+        msg = f"Approval {approval_id} was already {word}{by}."
+        raise ApprovalDecidedError(msg, decision=decision)
+
+    async def _waiting_run(self, row: ApprovalRow) -> RunHandle:
+        """The run that waits; it is started again when it was terminated or its Temporal lost."""
+        handle = await self._client.running(row.session_id)
+        if handle is not None:
+            return handle
+        return await self._client.reopen(row.session_id)
+
+    async def _pending(self, row: ApprovalRow) -> dict[str, Any]:
+        """The stored record, with arguments that were too large for it from the log."""
+        if "args" in row.pending:
+            return row.pending
+        state = await self._client.store.state(row.log_id, row.seq + 1)
+        raw = state.calls[row.call_index]["function"]["arguments"]
+        return {**row.pending, "args": json.loads(raw)}

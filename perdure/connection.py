@@ -1,0 +1,65 @@
+"""Reaches Temporal: address, namespace, TLS and API key as every Temporal program reads them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from temporalio.client import Client
+from temporalio.envconfig import ClientConfig
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.checkpoint_bridge.errors import ConfigurationError, TemporalUnavailableError
+
+if TYPE_CHECKING:
+    from perdure.checkpoint_bridge.errors import PerdureError
+
+DEFAULT_ADDRESS = "localhost:7233"
+DEFAULT_TASK_QUEUE = "perdure"
+
+_CONNECT_SECONDS = 10.0
+
+
+async def connect_temporal(address: str | None = None, namespace: str | None = None) -> Client:
+    """A Temporal client by temporalio's own environment configuration.
+
+    ``TEMPORAL_ADDRESS``, ``TEMPORAL_NAMESPACE``, ``TEMPORAL_API_KEY``, TLS settings and profiles
+    of ``temporal.toml`` count as they do for every Temporal program; the arguments win.
+
+    Args:
+        address: ``HOST:PORT``.
+        namespace: the Temporal namespace.
+
+    Raises:
+        ConfigurationError: the environment's configuration cannot be read.
+        TemporalUnavailableError: nothing answers at the address.
+    """
+    try:
+        config: dict[str, Any] = dict(ClientConfig.load_client_connect_config())
+    except (ValueError, RuntimeError, OSError) as error:
+        msg = f"Temporal's environment configuration cannot be read: {error}"
+        raise ConfigurationError(msg, field="temporal") from error
+    if address is not None:
+        config["target_host"] = address
+    config.setdefault("target_host", DEFAULT_ADDRESS)
+    if namespace is not None:
+        config["namespace"] = namespace
+    target = config["target_host"]
+    try:
+        return await asyncio.wait_for(Client.connect(**config), _CONNECT_SECONDS)
+    except (RuntimeError, TimeoutError, RPCError) as error:
+        msg = f"Temporal does not answer at {target}."
+        raise TemporalUnavailableError(msg) from error
+    except ValueError as error:
+        msg = f"{target!r} is not an address of Temporal: {error}"
+        raise ConfigurationError(msg, field="temporal") from error
+
+
+def rpc_failure(error: RPCError, client: Client) -> PerdureError:
+    """An error of ours for a failed call to Temporal."""
+    target = client.service_client.config.target_host
+    if error.status == RPCStatusCode.NOT_FOUND and "amespace" in error.message:
+        msg = f"Temporal at {target} has no namespace {client.namespace!r}."
+        return ConfigurationError(msg, field="namespace")
+    msg = f"Temporal at {target} did not answer: {error.message or error.status.name}"
+    return TemporalUnavailableError(msg)

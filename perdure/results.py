@@ -1,0 +1,132 @@
+"""What clients get: results of runs, session list entries, forks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from perdure.checkpoint_bridge.checkpoint import RunUsage
+
+if TYPE_CHECKING:
+    from perdure.checkpoint_bridge.checkpoint import Checkpoint, StepUsage
+    from perdure.checkpoint_bridge.messages import Message, ToolCall
+    from perdure.checkpoint_bridge.sessions import SessionRow
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A run at its end, or at a pause for an approval."""
+
+    text: str
+    """The last answer's text; empty while there is none."""
+    finish_reason: str
+    """``stop``, ``awaiting-approval``, ``max-steps``, ``aborted``, … of the documented format."""
+    session_id: str
+    run_id: str
+    steps: int
+    """Model responses in this run."""
+    approval_id: str | None = None
+    """Set when the run waits for a decision."""
+    messages: list[Message] = field(default_factory=list, repr=False)
+    """The whole conversation."""
+    tool_calls: list[ToolCall] = field(default_factory=list, repr=False)
+    """Every call that this run's model turns asked for, in order."""
+    usage: RunUsage = field(default_factory=RunUsage, repr=False)
+    step_usage: list[StepUsage] = field(default_factory=list, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON with the format's camelCase keys; absent values have no key."""
+        value: dict[str, Any] = {
+            "sessionId": self.session_id,
+            "runId": self.run_id,
+            "finishReason": self.finish_reason,
+            "text": self.text,
+            "steps": self.steps,
+        }
+        if self.approval_id is not None:
+            value["approvalId"] = self.approval_id
+        value["toolCalls"] = [call.to_json() for call in self.tool_calls]
+        value["usage"] = self.usage.to_json()
+        value["stepUsage"] = [usage.to_json() for usage in self.step_usage]
+        value["messages"] = [message.to_json() for message in self.messages]
+        return value
+
+
+@dataclass(frozen=True)
+class SessionInfo:
+    """An entry of the session list."""
+
+    session_id: str
+    agent: str
+    status: str
+    """``in-progress``, ``awaiting-approval`` or ``finished``."""
+    step: int
+    title: str
+    """The start of the first user message."""
+    created_at: int
+    """Unix milliseconds."""
+    updated_at: int
+    """Unix milliseconds of the newest event."""
+    approval_id: str | None = None
+    parent_session: str | None = None
+    """Whose fork it is."""
+
+    @classmethod
+    def of(cls, row: SessionRow) -> SessionInfo:
+        """The entry of a stored session."""
+        return cls(
+            session_id=row.session_id,
+            agent=row.agent,
+            status=row.status,
+            step=row.step,
+            title=row.title,
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+            approval_id=row.approval_id,
+            parent_session=row.parent_session,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON with camelCase keys; absent values have no key."""
+        value = {
+            "sessionId": self.session_id,
+            "agentId": self.agent,
+            "status": self.status,
+            "step": self.step,
+            "title": self.title,
+            "createdAt": self.created_at,
+            "updatedAt": self.updated_at,
+            "approvalId": self.approval_id,
+            "parentSession": self.parent_session,
+        }
+        return {key: item for key, item in value.items() if item is not None}
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A new session that begins at a step of another one."""
+
+    session_id: str
+    step: int
+    checkpoint: Checkpoint = field(repr=False)
+
+
+def result_of(checkpoint: Checkpoint, run_id: str, finish_reason: str | None = None) -> RunResult:
+    """A run's result as its checkpoint tells it."""
+    answers = (message.text for message in reversed(checkpoint.messages))
+    roles = (message.role for message in reversed(checkpoint.messages))
+    text = next(
+        (text for text, role in zip(answers, roles, strict=True) if role == "assistant"), ""
+    )
+    return RunResult(
+        text=text,
+        finish_reason=finish_reason or checkpoint.finish_reason or "",
+        session_id=checkpoint.session_id,
+        run_id=run_id,
+        steps=checkpoint.step_index,
+        approval_id=checkpoint.approval_id,
+        messages=checkpoint.messages,
+        tool_calls=checkpoint.tool_calls,
+        usage=checkpoint.usage,
+        step_usage=checkpoint.step_usage,
+    )

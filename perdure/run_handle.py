@@ -1,0 +1,148 @@
+"""A started run, from the outside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import (
+    ApplicationError,
+    CancelledError,
+    TerminatedError,
+    TimeoutError as TemporalTimeoutError,
+)
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.activities.wire import QUERY_STATE
+from perdure.checkpoint_bridge.checkpoint import Checkpoint
+from perdure.checkpoint_bridge.errors import PerdureError, RunFailedError, error_from_wire
+from perdure.checkpoint_bridge.events import AWAITING_APPROVAL
+from perdure.connection import rpc_failure
+from perdure.results import RunResult, result_of
+
+if TYPE_CHECKING:
+    from temporalio.client import Client as TemporalClient, WorkflowHandle
+
+    from perdure.checkpoint_bridge.sql_store import SqlStore
+
+ABORTED = "aborted"
+
+_FIRST_LOOK = 0.02
+_LOOK_EVERY = 0.5
+
+
+class RunHandle:
+    """A run of a session: wait for it, ask what it does, cancel it."""
+
+    def __init__(
+        self,
+        temporal: TemporalClient,
+        store: SqlStore,
+        session_id: str,
+        run_id: str,
+        workflow_id: str,
+    ) -> None:
+        self.session_id = session_id
+        self.run_id = run_id
+        """The first execution's run id; it stays the same when the run continues as new."""
+        self._temporal = temporal
+        self._store = store
+        self._workflow: WorkflowHandle[Any, Any] = temporal.get_workflow_handle(
+            workflow_id, first_execution_run_id=run_id
+        )
+
+    def __repr__(self) -> str:
+        return f"RunHandle(session_id={self.session_id!r}, run_id={self.run_id!r})"
+
+    async def result(self, *, after_approval: str | None = None) -> RunResult:
+        """Wait until the run ends or pauses for an approval.
+
+        Args:
+            after_approval: an approval that was decided just now; a pause for it is over.
+
+        Returns:
+            The result; ``finish_reason`` is ``awaiting-approval`` at a pause and ``aborted``
+            when the run was cancelled, terminated or timed out.
+
+        Raises:
+            PerdureError: the run failed; its session can be resumed.
+        """
+        end = asyncio.ensure_future(self._workflow.result())
+        wait = _FIRST_LOOK
+        try:
+            while not end.done():
+                paused = await self._paused(after_approval)
+                if paused is not None:
+                    return paused
+                await asyncio.wait({end}, timeout=wait)
+                wait = min(wait * 1.5, _LOOK_EVERY)
+            return await self._ended(end)
+        finally:
+            end.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await end
+
+    async def cancel(self) -> None:
+        """Ask the run to stop. Its session keeps what is finished and can be continued.
+
+        A run that has ended already is left as it is.
+        """
+        try:
+            await self._workflow.cancel()
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise rpc_failure(error, self._temporal) from error
+
+    async def state(self) -> dict[str, Any]:
+        """What the run is doing and waits for (the workflow's ``state`` query)."""
+        try:
+            state: dict[str, Any] = await self._workflow.query(QUERY_STATE)
+        except RPCError as error:
+            raise rpc_failure(error, self._temporal) from error
+        return state
+
+    async def _paused(self, after_approval: str | None) -> RunResult | None:
+        row = await self._store.session(self.session_id)
+        if row is None or row.writer != self.run_id or row.status != AWAITING_APPROVAL:
+            return None
+        if row.approval_id is None or row.approval_id == after_approval:
+            return None
+        approval = await self._store.approval(row.approval_id)
+        if approval is None or approval.decided_at is not None:
+            return None
+        checkpoint = await self._store.load(self.session_id)
+        if checkpoint is None or checkpoint.approval_id != row.approval_id:
+            return None
+        return result_of(checkpoint, self.run_id)
+
+    async def _ended(self, end: asyncio.Future[Any]) -> RunResult:
+        try:
+            await end
+        except WorkflowFailureError as error:
+            return await self._failed(error.cause)
+        except RPCError as error:
+            raise rpc_failure(error, self._temporal) from error
+        return await self._from_store()
+
+    async def _failed(self, cause: BaseException | None) -> RunResult:
+        if isinstance(cause, (CancelledError, TerminatedError, TemporalTimeoutError)):
+            return await self._from_store(ABORTED)
+        raise run_error(cause) from cause
+
+    async def _from_store(self, finish_reason: str | None = None) -> RunResult:
+        checkpoint = await self._store.load(self.session_id)
+        if checkpoint is None:
+            checkpoint = Checkpoint.from_json({"sessionId": self.session_id})
+        return result_of(checkpoint, self.run_id, finish_reason)
+
+
+def run_error(cause: BaseException | None) -> PerdureError:
+    """The error that a run, an activity or an update failed with, as it was raised there."""
+    if isinstance(cause, ApplicationError):
+        wire = cause.details[0] if cause.details else None
+        if isinstance(wire, dict) and "code" in wire:
+            return error_from_wire(wire)
+        return RunFailedError(cause.message)
+    return RunFailedError(str(cause) or "The run failed.")

@@ -1,0 +1,216 @@
+"""Tools: what an agent can do, and how the run treats a call of it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints, overload
+
+from pydantic import BaseModel, create_model
+from pydantic.errors import PydanticUserError
+
+from perdure.checkpoint_bridge.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable
+
+Recovery = Literal["rerun", "ambiguous", "ask"]
+"""What happens to a call that was running when its worker died (``design.md``, *Effects*)."""
+
+DEFAULT_TIMEOUT = timedelta(minutes=10)
+_RECOVERIES = typing.get_args(Recovery)
+
+
+@dataclass(frozen=True)
+class ToolContext:
+    """What a tool may know of its call."""
+
+    session_id: str
+    run_id: str
+    """The workflow execution; changes when a session's next run starts."""
+    tool_call_id: str
+    """The model's own id of the call. Some models repeat theirs: never use it as a key."""
+    idempotency_key: str
+    """The same at every attempt of this call, and of no other call in any turn, session or fork."""
+    attempt: int
+    """From 1; more after a worker died in the middle of the call."""
+    logger: logging.Logger | logging.LoggerAdapter[logging.Logger]
+    beat: Callable[..., None] = field(default=lambda *_: None, repr=False)
+
+    def heartbeat(self, *details: Any) -> None:
+        """Show progress in the Temporal UI. Not needed to stay alive: that is automatic."""
+        self.beat(*details)
+
+
+class Tool:
+    """A function that a model can call. Made by :func:`tool`."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        needs_approval: bool | Callable[[Any], bool] = False,
+        timeout: float | timedelta = DEFAULT_TIMEOUT,
+        recovery: Recovery | None = None,
+        read_only: bool = False,
+        idempotent: bool = False,
+        retry_on: tuple[type[BaseException], ...] = (),
+        namespace: dict[str, Any] | None = None,
+    ) -> None:
+        self.function = function
+        self.name = function.__name__ if name is None else name
+        if not self.name.strip():
+            msg = "A tool needs a name."
+            raise ConfigurationError(msg, field="tools")
+        self.description = inspect.cleandoc(description or function.__doc__ or "")
+        self.needs_approval = needs_approval
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+        if not seconds > 0:
+            msg = f"The timeout of tool {self.name!r} is in seconds, above 0, not {timeout!r}."
+            raise ConfigurationError(msg, field="timeout")
+        self.timeout = seconds
+        if recovery is not None and recovery not in _RECOVERIES:
+            msg = (
+                f"The recovery of tool {self.name!r} is one of {', '.join(_RECOVERIES)}, "
+                f"not {recovery!r}."
+            )
+            raise ConfigurationError(msg, field="recovery")
+        self.recovery: Recovery = recovery or "rerun"
+        self.retry_on = tuple(retry_on)
+        self.is_async = inspect.iscoroutinefunction(function)
+        parameters = _Parameters(self.name, function, namespace)
+        self.arguments = parameters.model
+        self._context_parameter = parameters.context
+        self._model_parameter = parameters.whole
+        self.input_schema: dict[str, Any] = parameters.schema
+        self.may_run_twice = not (
+            self._context_parameter or read_only or idempotent or recovery is not None
+        )
+        """Whether a crash can repeat its effect without anyone having said that this is fine."""
+
+    def __repr__(self) -> str:
+        return f"Tool({self.name!r})"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, as if it were not a tool."""
+        return self.function(*args, **kwargs)
+
+    def bind(self, arguments: BaseModel, context: ToolContext) -> Callable[[], Any]:
+        """The function with its validated arguments and its context filled in."""
+        if self._model_parameter is not None:
+            values: dict[str, Any] = {self._model_parameter: arguments}
+        else:
+            values = {name: getattr(arguments, name) for name in type(arguments).model_fields}
+        if self._context_parameter is not None:
+            values[self._context_parameter] = context
+
+        def call() -> Any:
+            return self.function(**values)
+
+        return call
+
+
+class _Parameters:
+    """Reads a function's signature: its arguments as a pydantic model, and its context."""
+
+    def __init__(
+        self, tool: str, function: Callable[..., Any], namespace: dict[str, Any] | None
+    ) -> None:
+        try:
+            hints = get_type_hints(function, localns=namespace, include_extras=True)
+        except NameError as error:
+            msg = f"Tool {tool!r}: {error}; annotations must be importable where it is defined."
+            raise ConfigurationError(msg, field="tools") from error
+        self.context: str | None = None
+        self.whole: str | None = None
+        plain: dict[str, inspect.Parameter] = {}
+        for name, parameter in inspect.signature(function).parameters.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                msg = f"Tool {tool!r} takes *{name}; a model needs named parameters."
+                raise ConfigurationError(msg, field="tools")
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                msg = f"Tool {tool!r}: parameter {name!r} is positional only; give it a name."
+                raise ConfigurationError(msg, field="tools")
+            if hints.get(name) is ToolContext or (name == "ctx" and name not in hints):
+                self.context = name
+            else:
+                plain[name] = parameter
+        self.model = self._model(tool, plain, hints)
+        try:
+            self.schema = self.model.model_json_schema()
+        except PydanticUserError as error:
+            msg = f"Tool {tool!r}: its parameters have no JSON Schema: {error.message}"
+            raise ConfigurationError(msg, field="tools") from error
+
+    def _model(
+        self, tool: str, plain: dict[str, inspect.Parameter], hints: dict[str, Any]
+    ) -> type[BaseModel]:
+        if len(plain) == 1:
+            (name,) = plain
+            hint = hints.get(name)
+            if isinstance(hint, type) and issubclass(hint, BaseModel):
+                self.whole = name
+                return hint
+        fields: dict[str, Any] = {}
+        for name, parameter in plain.items():
+            if name not in hints:
+                msg = f"Tool {tool!r}: parameter {name!r} needs a type."
+                raise ConfigurationError(msg, field="tools")
+            default = ... if parameter.default is parameter.empty else parameter.default
+            fields[name] = (hints[name], default)
+        try:
+            return create_model(f"{tool}_arguments", **fields)
+        except (PydanticUserError, NameError) as error:
+            msg = f"Tool {tool!r}: its parameters cannot be read: {error}"
+            raise ConfigurationError(msg, field="tools") from error
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    needs_approval: bool | Callable[[Any], bool] = False,
+    timeout: float | timedelta = DEFAULT_TIMEOUT,
+    recovery: Recovery | None = None,
+    read_only: bool = False,
+    idempotent: bool = False,
+    retry_on: tuple[type[BaseException], ...] = (),
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a tool of an async or a plain function.
+
+    The arguments are one pydantic model or plain typed parameters; a parameter of type
+    :class:`ToolContext` gets the context. Plain functions run in threads.
+
+    Args:
+        function: the function, when the decorator is used without options.
+        **options: those below.
+        name: what the model calls it; default: the function's name.
+        description: for the model; default: the function's docstring.
+        needs_approval: ask a person before a call runs: always, or when the predicate says so of
+            the validated arguments. A predicate that raises counts as yes.
+        timeout: seconds (or a ``timedelta``) that one attempt may take; then the model gets an
+            error result of kind ``timeout``.
+        recovery: what happens to a call that was running when its worker died: ``rerun`` it
+            with the same key (default), never run it again (``ambiguous``), or ``ask`` a person.
+        read_only: it changes nothing, so running it twice is harmless.
+        idempotent: running it twice has the effect of running it once.
+        retry_on: exceptions after which the effect may have happened; the call is repeated with
+            the same key, as it is after timeouts and broken connections.
+
+    Raises:
+        ConfigurationError: the function or an option cannot be used.
+    """
+    namespace = dict(sys._getframe(1).f_locals)  # noqa: SLF001 - where local annotations live
+    if function is not None:
+        return Tool(function, namespace=namespace)
+    return lambda decorated: Tool(decorated, namespace=namespace, **options)

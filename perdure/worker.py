@@ -1,0 +1,161 @@
+"""Workers: they run the agents' models and tools, and the workflow code."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from perdure.activities.log_writer import LogWriter
+from perdure.activities.model_call import ModelCall
+from perdure.activities.opening import Opening
+from perdure.activities.providers.registry import aclose_providers
+from perdure.activities.tool_call import ToolCall
+from perdure.checkpoint_bridge.errors import ConfigurationError
+from perdure.checkpoint_bridge.sql_store import SqlStore
+from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal
+from perdure.workflows.agent_workflow import AgentWorkflow
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+    from concurrent.futures import Executor
+
+    from temporalio.client import Client
+
+    from perdure.agent import Agent
+
+GRACEFUL_SHUTDOWN = timedelta(seconds=10)
+"""How long a worker that was told to stop lets its calls finish."""
+
+_CALLS_AT_A_TIME = 100
+_HEARTBEAT_EVERY = timedelta(seconds=1)
+_STICKY_TIMEOUT = timedelta(seconds=2)
+"""A dead worker's runs move to another one after this, instead of Temporal's ten seconds."""
+
+
+def workflow_runner() -> SandboxedWorkflowRunner:
+    """The sandbox for the workflow code; worker and replayer take it from here.
+
+    What is passed through holds no state of a run and reads no clock: the wire types, the
+    format's pure functions and pydantic.
+    """
+    return SandboxedWorkflowRunner(
+        restrictions=SandboxRestrictions.default.with_passthrough_modules(
+            "perdure.activities", "perdure.checkpoint_bridge", "pydantic"
+        )
+    )
+
+
+def activities(agents: Iterable[Agent], store: SqlStore, threads: Executor) -> list[Any]:
+    """Everything that a worker serves besides the workflow.
+
+    Raises:
+        ConfigurationError: there is no agent, or two have one name.
+    """
+    named: dict[str, Agent] = {}
+    for agent in agents:
+        if agent.name in named:
+            msg = f"Two agents are named {agent.name!r}."
+            raise ConfigurationError(msg, field="agents")
+        named[agent.name] = agent
+    if not named:
+        msg = "A worker needs at least one agent."
+        raise ConfigurationError(msg, field="agents")
+    opening = Opening(named, store, threads)
+    writer = LogWriter(named, store, threads)
+    return [
+        opening.open_run,
+        writer.append_log,
+        writer.apply_input,
+        writer.record_decision,
+        writer.close_run,
+        ModelCall(named, store, threads).call_model,
+        ToolCall(named, store, threads).run_tool,
+    ]
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    client: Client,
+    agents: Iterable[Agent],
+    store: SqlStore,
+    *,
+    task_queue: str = DEFAULT_TASK_QUEUE,
+    **options: Any,
+) -> AsyncIterator[Worker]:
+    """Serve agents while the block runs; at its end calls in flight may finish.
+
+    Args:
+        client: connected to Temporal.
+        agents: who is served, by name.
+        store: where the sessions are; it is opened here.
+        task_queue: where runs of these agents are started.
+        **options: further options of :class:`temporalio.worker.Worker`.
+
+    Raises:
+        ConfigurationError: there is no agent, or two have one name.
+        StorageError: the store cannot be opened.
+    """
+    await store.open()
+    with concurrent.futures.ThreadPoolExecutor(
+        _CALLS_AT_A_TIME, thread_name_prefix="perdure-tool"
+    ) as threads:
+        settings: dict[str, Any] = {
+            "max_concurrent_activities": _CALLS_AT_A_TIME,
+            "max_heartbeat_throttle_interval": _HEARTBEAT_EVERY,
+            "sticky_queue_schedule_to_start_timeout": _STICKY_TIMEOUT,
+            "graceful_shutdown_timeout": GRACEFUL_SHUTDOWN,
+            **options,
+        }
+        worker = Worker(
+            client,
+            task_queue=task_queue,
+            workflows=[AgentWorkflow],
+            activities=activities(agents, store, threads),
+            workflow_runner=workflow_runner(),
+            **settings,
+        )
+        try:
+            async with worker:
+                yield worker
+        finally:
+            await aclose_providers()
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+async def run_worker(
+    agents: Iterable[Agent],
+    *,
+    store: str | SqlStore,
+    temporal: str | Client | None = None,
+    namespace: str | None = None,
+    task_queue: str = DEFAULT_TASK_QUEUE,
+) -> None:
+    """Serve agents until this is cancelled.
+
+    Args:
+        agents: who is served, by name.
+        store: the store's address, or a store.
+        temporal: ``HOST:PORT`` or a connected client; default: the environment's configuration.
+        namespace: the Temporal namespace, with an address.
+        task_queue: where runs of these agents are started.
+
+    Raises:
+        ConfigurationError: there is no agent, two have one name, or an address is wrong.
+        StorageError: the store cannot be opened.
+        TemporalUnavailableError: Temporal does not answer.
+    """
+    sessions = SqlStore(store) if isinstance(store, str) else store
+    if temporal is None or isinstance(temporal, str):
+        temporal = await connect_temporal(temporal, namespace)
+    try:
+        async with serving(temporal, agents, sessions, task_queue=task_queue):
+            await asyncio.Event().wait()
+    finally:
+        if isinstance(store, str):
+            await sessions.close()

@@ -1,0 +1,289 @@
+"""``AgentWorkflow``: one run of a session, and the messages that it answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+
+from perdure.activities.failures import to_failure
+from perdure.activities.wire import (
+    ACTIVITY_CLOSE,
+    ACTIVITY_OPEN,
+    QUERY_STATE,
+    SIGNAL_RESOLVE,
+    UPDATE_INPUT,
+    UPDATE_RESOLVE,
+    WORKFLOW,
+    Carry,
+    CloseResult,
+    CloseTask,
+    OpenRun,
+    RunFacts,
+    RunOutcome,
+    RunRequest,
+)
+from perdure.checkpoint_bridge.errors import (
+    PerdureError,
+    SessionAwaitingApprovalError,
+    SessionConflictError,
+)
+from perdure.checkpoint_bridge.events import AWAITING_APPROVAL, FINISHED, INLINE_LIMIT
+from perdure.workflows.options import CLEANUP, STORE_RETRY, STORE_TIMEOUT
+from perdure.workflows.requests import input_digest, read_decision, read_request
+from perdure.workflows.run_loop import RollOverError, RunLoop
+from perdure.workflows.session_log import now_ms
+
+_SHOWN_TEXT = 500
+_SHOWN_ARGUMENTS = 500
+
+
+@workflow.defn(name=WORKFLOW)
+class AgentWorkflow:
+    """One run of a session: workflow id = session id, so Temporal keeps it to one at a time."""
+
+    def __init__(self) -> None:
+        self._loop: RunLoop | None = None
+        self._ended = False
+        self._problem = ""
+
+    @workflow.run
+    async def run(self, request: Any = None, carry: Carry | None = None) -> RunOutcome:
+        """Run the agent.
+
+        Args:
+            request: ``{agent, session_id?, input, business_state?, metadata?, max_steps?}``.
+            carry: what an earlier execution of the same run hands over; clients leave it out.
+        """
+        info = workflow.info()
+        try:
+            asked = read_request(request, info.workflow_id)
+        except PerdureError as error:
+            raise to_failure(error) from error
+        # The same for all executions of one run: they are one writer.
+        run_id = info.first_execution_run_id
+        if carry is None:
+            facts = await self._open(asked, run_id)
+            finish = "stop" if facts.nothing_to_do else ""
+            inputs = [] if asked.input is None else [input_digest(asked.input)]
+            carry = Carry(facts=facts, inputs=inputs, finish_reason=finish)
+        loop = self._loop = RunLoop(asked.agent, asked.session_id, run_id, carry)
+        try:
+            await loop.run()
+        except RollOverError:
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            workflow.continue_as_new(args=[request, loop.carry()])
+        except (asyncio.CancelledError, ActivityError) as error:
+            await self._stop(loop, error)
+        self._ended = True
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        leftover = await loop.leftover()
+        if leftover:
+            next_request = {"agent": asked.agent, "input": leftover}
+            if asked.workflow_id_prefix:
+                next_request["workflow_id_prefix"] = asked.workflow_id_prefix
+            workflow.continue_as_new(args=[next_request])
+        return RunOutcome(
+            session_id=asked.session_id,
+            run_id=run_id,
+            status=FINISHED,
+            finish_reason=loop.finish_reason,
+            steps=loop.facts.step,
+            text=loop.text[:INLINE_LIMIT],
+            input_tokens=loop.facts.input_tokens,
+            output_tokens=loop.facts.output_tokens,
+        )
+
+    async def _open(self, asked: RunRequest, run_id: str) -> RunFacts:
+        try:
+            facts: RunFacts = await workflow.execute_local_activity(
+                ACTIVITY_OPEN,
+                OpenRun(
+                    session_id=asked.session_id,
+                    run_id=run_id,
+                    agent=asked.agent,
+                    input=asked.input,
+                    time_ms=now_ms(),
+                    input_ref=asked.input_ref,
+                    business_state=asked.business_state,
+                    has_business_state=asked.has_business_state,
+                    metadata=asked.metadata,
+                    max_steps=asked.max_steps,
+                ),
+                result_type=RunFacts,
+                start_to_close_timeout=STORE_TIMEOUT,
+                retry_policy=STORE_RETRY,
+            )
+        except ActivityError as error:
+            raise _failure(error) from error
+        return facts
+
+    async def _stop(self, loop: RunLoop, error: BaseException) -> None:
+        """Close what is open after a cancel or a failure, then end as what it was.
+
+        Returns only when the log says that the run had finished before.
+        """
+        cancelled = is_cancelled_exception(error)
+        tasks = await loop.cancel_calls()
+        if tasks:
+            await workflow.wait(tasks, timeout=CLEANUP.total_seconds())
+        failure = None if cancelled else _failure(error)
+        result: CloseResult = await workflow.execute_activity(
+            ACTIVITY_CLOSE,
+            CloseTask(
+                session_id=loop.log.session_id,
+                log_id=loop.log.log_id,
+                run_id=loop.log.run_id,
+                time_ms=now_ms(),
+                reason="aborted" if cancelled else "error",
+                error=None if failure is None else _facts_of(failure),
+                queued=loop.queue,
+            ),
+            result_type=CloseResult,
+            start_to_close_timeout=STORE_TIMEOUT,
+            retry_policy=STORE_RETRY,
+        )
+        if not result.finished:
+            raise error if failure is None else failure
+        loop.finish_reason = result.finish_reason
+        loop.queue.clear()
+
+    # -- messages ----------------------------------------------------------------------------
+
+    @workflow.signal(
+        name=SIGNAL_RESOLVE,
+        description='Approve or reject: {"id": "…", "approved": true, "note": "…", "by": "…"}',
+    )
+    async def resolve_approval(self, decision: Any = None) -> None:
+        """Take a decision; what is wrong with one is shown by the ``state`` query and the log."""
+        await workflow.wait_condition(lambda: self._loop is not None)
+        assert self._loop is not None
+        try:
+            read = read_decision(decision)
+            try:
+                self._loop.approvals.check(read.id)
+            except PerdureError:
+                self._loop.approvals.keep_early(read)
+                raise
+            await self._loop.approvals.decide(read, self._loop.log, self._loop.agent)
+            self._problem = ""
+        except PerdureError as error:
+            self._problem = error.message
+            workflow.logger.warning("A decision was not taken: %s", error.message)
+
+    @workflow.update(
+        name=UPDATE_RESOLVE,
+        description='Approve or reject, and be told: {"id": "…", "approved": true}',
+    )
+    async def resolve_approval_now(self, decision: Any = None) -> dict[str, Any]:
+        """Take a decision, or say why it cannot be taken."""
+        assert self._loop is not None
+        try:
+            record = await self._loop.approvals.decide(
+                read_decision(decision), self._loop.log, self._loop.agent
+            )
+        except PerdureError as error:
+            raise to_failure(error) from error
+        self._problem = ""
+        return {"approved": record.approved, "note": record.note, "by": record.by}
+
+    @resolve_approval_now.validator
+    def _check_decision(self, decision: Any = None) -> None:
+        try:
+            self._running().approvals.check(read_decision(decision).id)
+        except PerdureError as error:
+            raise to_failure(error) from error
+
+    @workflow.update(
+        name=UPDATE_INPUT,
+        description="Send a text or messages to the run; they are queued behind pending calls",
+    )
+    async def send_input(self, value: Any = None) -> dict[str, Any]:
+        """Queue input; input that the run has already is only acknowledged (a retry)."""
+        loop = self._running()
+        digest = input_digest(value)
+        if digest in loop.inputs:
+            return {"queued": False}
+        loop.inputs.append(digest)
+        loop.queue.append(value)
+        return {"queued": True}
+
+    @send_input.validator
+    def _check_input(self, value: Any = None) -> None:
+        try:
+            loop = self._running()
+            if not isinstance(value, (str, list)) or not value:
+                msg = "Input is a text or a list of messages."
+                raise ApplicationError(msg, type="ConfigurationError", non_retryable=True)
+            waiting = loop.approvals.waiting_id
+            if waiting is not None and input_digest(value) not in loop.inputs:
+                msg = f"The session waits for approval {waiting}; resolve it before new input."
+                raise SessionAwaitingApprovalError(
+                    msg, session_id=loop.log.session_id, approval_id=waiting
+                )
+        except PerdureError as error:
+            raise to_failure(error) from error
+
+    def _running(self) -> RunLoop:
+        if self._loop is None or self._ended:
+            word = "ending" if self._ended else "opening"
+            msg = f"The run of session {workflow.info().workflow_id!r} is {word}; try again."
+            raise SessionConflictError(msg)
+        return self._loop
+
+    @workflow.query(name=QUERY_STATE, description="What the run is doing and waits for")
+    def state(self) -> dict[str, Any]:
+        """Status, step, what waits, usage and the last text; bounded in size."""
+        loop = self._loop
+        if loop is None:
+            return {"status": "opening", "problem": self._problem}
+        waiting = loop.approvals.waiting
+        status = "running"
+        if loop.finish_reason:
+            status = FINISHED
+        elif waiting is not None:
+            status = AWAITING_APPROVAL
+        pending = []
+        if waiting is not None:
+            arguments = waiting.arguments or ""
+            pending.append(
+                {
+                    "id": waiting.approval_id,
+                    "tool_call_id": waiting.call_id,
+                    "tool_name": waiting.tool,
+                    "arguments": arguments[:_SHOWN_ARGUMENTS],
+                }
+            )
+        return {
+            "status": status,
+            "session_id": loop.log.session_id,
+            "run_id": loop.log.run_id,
+            "agent": loop.agent,
+            "step": loop.facts.step,
+            "max_steps": loop.facts.max_steps,
+            "pending_approvals": pending,
+            "queued": len(loop.queue),
+            "usage": {
+                "inputTokens": loop.facts.input_tokens,
+                "outputTokens": loop.facts.output_tokens,
+            },
+            "last_text": loop.text[:_SHOWN_TEXT],
+            "finish_reason": loop.finish_reason,
+            "problem": self._problem,
+        }
+
+
+def _failure(error: BaseException) -> ApplicationError:
+    """The run's own failure, made of the activity's: same message, type and facts."""
+    cause = error.cause if isinstance(error, ActivityError) else None
+    if isinstance(cause, ApplicationError):
+        return ApplicationError(cause.message, *cause.details, type=cause.type, non_retryable=True)
+    return ApplicationError(str(cause or error), type="RunFailedError", non_retryable=True)
+
+
+def _facts_of(failure: ApplicationError) -> dict[str, Any]:
+    wire = failure.details[0] if failure.details else None
+    code = wire.get("code") if isinstance(wire, dict) else failure.type
+    return {"code": code, "message": failure.message}

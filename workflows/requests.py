@@ -1,0 +1,144 @@
+"""Reads what clients send, in any language: the run request, decisions, input.
+
+Everything arrives as plain JSON and is checked here, because a value of the wrong shape must
+be one clear error. Left to the converter, it would fail the workflow task again and again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+from perdure.activities.wire import Decision, RunRequest
+from perdure.checkpoint_bridge.errors import (
+    ConfigurationError,
+    SessionConflictError,
+    SessionIdInvalidError,
+)
+
+_STORED_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
+"""Generated ids, those of forks, hold dots; so may any id that is in a store."""
+
+_REQUEST_KEYS = {
+    "agent",
+    "session_id",
+    "input",
+    "input_ref",
+    "business_state",
+    "metadata",
+    "max_steps",
+    "workflow_id_prefix",
+}
+_DECISION_KEYS = {"id", "approved", "note", "by", "scope"}
+
+
+def read_request(value: Any, workflow_id: str) -> RunRequest:
+    """The run request of a workflow that was started with ``value``.
+
+    Raises:
+        ConfigurationError: it is not of the documented form; ``field`` names the key.
+        SessionIdInvalidError: the session id cannot be one.
+        SessionConflictError: the session id is not the workflow's.
+    """
+    request = _object(value, "The run request", _REQUEST_KEYS, '{"agent": …, "input": …}')
+    agent = _text(request, "agent")
+    prefix = request.get("workflow_id_prefix") or ""
+    if not isinstance(prefix, str) or not workflow_id.startswith(prefix):
+        msg = f"The workflow id {workflow_id!r} does not start with workflow_id_prefix {prefix!r}."
+        raise ConfigurationError(msg, field="workflow_id_prefix")
+    own_id = workflow_id[len(prefix) :]
+    session_id = request.get("session_id")
+    if session_id is None:
+        session_id = own_id
+    if not isinstance(session_id, str) or not _STORED_ID.fullmatch(session_id):
+        msg = f"{session_id!r} is not a session id."
+        raise SessionIdInvalidError(msg)
+    if session_id != own_id:
+        msg = (
+            f"The session id {session_id!r} differs from the workflow id {own_id!r}; "
+            "leave it out or make them equal."
+        )
+        raise SessionConflictError(msg)
+    max_steps = request.get("max_steps")
+    if max_steps is not None and (
+        isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1
+    ):
+        msg = f"max_steps is a whole number from 1, not {max_steps!r}."
+        raise ConfigurationError(msg, field="max_steps")
+    metadata = request.get("metadata")
+    if metadata is not None and not isinstance(metadata, dict):
+        msg = f"metadata is a JSON object, not {type(metadata).__name__}."
+        raise ConfigurationError(msg, field="metadata")
+    return RunRequest(
+        agent=agent,
+        session_id=session_id,
+        input=request.get("input"),
+        input_ref=request.get("input_ref"),
+        business_state=request.get("business_state"),
+        has_business_state="business_state" in request,
+        metadata=metadata,
+        max_steps=max_steps,
+        workflow_id_prefix=prefix,
+    )
+
+
+def read_decision(value: Any) -> Decision:
+    """A decision of the form ``{id, approved, note?, by?}``. Free text never counts as one.
+
+    Raises:
+        ConfigurationError: it has another form.
+    """
+    form = '{"id": "…", "approved": true}'
+    decision = _object(value, "A decision", _DECISION_KEYS, form)
+    approval_id = _text(decision, "id")
+    approved = decision.get("approved")
+    if not isinstance(approved, bool):
+        msg = f"approved is true or false, not {json.dumps(approved)}; a decision is {form}."
+        raise ConfigurationError(msg, field="approved")
+    scope = decision.get("scope")
+    if scope not in (None, "once"):
+        msg = f"The scope {json.dumps(scope)} is not known; a decision is for one call (once)."
+        raise ConfigurationError(msg, field="scope")
+    return Decision(
+        id=approval_id,
+        approved=approved,
+        note=_optional_text(decision, "note"),
+        by=_optional_text(decision, "by"),
+    )
+
+
+def input_digest(value: Any) -> str:
+    """By what the same input, sent again, is recognised."""
+    if isinstance(value, str):
+        value = [{"role": "user", "content": value}]
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()[:16]
+
+
+def _object(value: Any, what: str, keys: set[str], form: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        msg = f"{what} is one JSON object {form}, not {type(value).__name__}."
+        raise ConfigurationError(msg, field="input")
+    unknown = sorted(set(value) - keys)
+    if unknown:
+        msg = f"{what} has no key {unknown[0]!r}; it has: {', '.join(sorted(keys))}."
+        raise ConfigurationError(msg, field=unknown[0])
+    return value
+
+
+def _text(value: dict[str, Any], key: str) -> str:
+    text = value.get(key)
+    if not isinstance(text, str) or not text:
+        msg = f"{key} is a text that is not empty, not {json.dumps(text)}."
+        raise ConfigurationError(msg, field=key)
+    return text
+
+
+def _optional_text(value: dict[str, Any], key: str) -> str | None:
+    text = value.get(key)
+    if text is not None and not isinstance(text, str):
+        msg = f"{key} is a text, not {json.dumps(text)}."
+        raise ConfigurationError(msg, field=key)
+    return text

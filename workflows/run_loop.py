@@ -1,0 +1,406 @@
+"""The agent loop: ask the model, run its calls, ask people, until there is an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from temporalio import workflow
+
+from perdure.activities.wire import (
+    ACTIVITY_INPUT,
+    ACTIVITY_MODEL,
+    INLINE_ARGUMENTS,
+    CallPlan,
+    Carry,
+    Content,
+    InputApplied,
+    InputTask,
+    ModelTask,
+    ModelTurn,
+    ToolOutcome,
+    ToolPolicy,
+    ToolTask,
+)
+from perdure.checkpoint_bridge import events as ev
+from perdure.checkpoint_bridge.events import NewEvent, NewSave
+from perdure.checkpoint_bridge.stable_json import to_json_text
+from perdure.checkpoint_bridge.tool_errors import REJECTED, tool_error_result
+from perdure.checkpoint_bridge.transcript import tool_message
+from perdure.workflows.approvals import Approvals
+from perdure.workflows.options import (
+    EVENTS_PER_EXECUTION,
+    HEARTBEAT,
+    MODEL_RETRY,
+    MODEL_TIMEOUT,
+    STORE_RETRY,
+    STORE_TIMEOUT,
+)
+from perdure.workflows.session_log import SessionLog, now_ms
+from perdure.workflows.tool_dispatch import run_call
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAX_STEPS = "max-steps"
+_TOOL_CALLS = "tool_calls"
+_ID_LENGTH = 60
+
+
+class RollOverError(Exception):
+    """The history is long enough: the run goes on in a new execution."""
+
+
+class RunLoop:
+    """One run, from where its session is to its end."""
+
+    def __init__(self, agent: str, session_id: str, run_id: str, carry: Carry) -> None:
+        self.agent = agent
+        self.facts = carry.facts
+        self.log = SessionLog(session_id, carry.facts.log_id, run_id, carry.facts.head)
+        self.approvals = Approvals(carry.decided)
+        self.queue: list[Any] = carry.queue
+        self.inputs = carry.inputs
+        self.text = carry.text
+        self.finish_reason = carry.finish_reason
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def carry(self) -> Carry:
+        """What the next execution needs to know."""
+        self.facts.head = self.log.head
+        return Carry(
+            facts=self.facts,
+            queue=self.queue,
+            inputs=self.inputs,
+            decided=self.approvals.decided,
+            text=self.text,
+            finish_reason=self.finish_reason,
+        )
+
+    async def run(self) -> None:
+        """Go on until the run has finished; ``finish_reason`` then says how.
+
+        Raises:
+            RollOverError: the history is long enough; :meth:`carry` says how to go on.
+            ActivityError: the run cannot go on.
+        """
+        while not self.finish_reason:
+            if self.facts.calls:
+                await self._run_batch()
+            if self.facts.step >= self.facts.max_steps:
+                await self._end_turn([], MAX_STEPS)
+                return
+            await self._apply_queue()
+            self._roll_over_if_long()
+            await self._ask_model()
+
+    async def cancel_calls(self) -> list[asyncio.Task[None]]:
+        """Tell calls in flight to stop; returns their tasks."""
+        for task in self._tasks:
+            task.cancel()
+        return list(self._tasks)
+
+    # -- the model ---------------------------------------------------------------------------
+
+    async def _ask_model(self) -> None:
+        step = self.facts.step + 1
+        turn: ModelTurn = await workflow.execute_activity(
+            ACTIVITY_MODEL,
+            ModelTask(
+                session_id=self.log.session_id,
+                log_id=self.log.log_id,
+                run_id=self.log.run_id,
+                agent=self.agent,
+                through_seq=self.log.head,
+                step=step,
+            ),
+            result_type=ModelTurn,
+            activity_id=f"model-{step}",
+            start_to_close_timeout=MODEL_TIMEOUT,
+            heartbeat_timeout=HEARTBEAT,
+            retry_policy=MODEL_RETRY,
+            summary=f"step {step}",
+        )
+        self.facts.step = step
+        usage = turn.usage or {}
+        self.facts.input_tokens += int(usage.get("inputTokens") or 0)
+        self.facts.output_tokens += int(usage.get("outputTokens") or 0)
+        self.text = text_of(turn.content)
+        events = [
+            NewEvent(ev.ASSISTANT_ATTEMPT, {"turn": self.facts.turn, "step": step, **attempt})
+            for attempt in turn.attempts
+        ]
+        events.append(NewEvent(ev.STEP_START, {"turn": self.facts.turn, "step": step}))
+        call_seq = self.log.head + len(events)
+        events.append(_assistant(turn, self.facts.turn, step))
+        if not turn.calls:
+            events.append(NewEvent(ev.STEP_END, {"turn": self.facts.turn, "step": step}))
+            await self._end_turn(events, turn.finish_reason)
+            return
+        self._fill_arguments(turn)
+        self.facts.calls, self.facts.call_seq = turn.calls, call_seq
+        first = list(takewhile(_is_free, turn.calls))
+        saved = len(events)
+        events.extend(self._announce(first))
+        await self.log.append(events, [NewSave(saved, ev.IN_PROGRESS, _TOOL_CALLS)])
+        if first:
+            await self._run_segment(first)
+
+    def _fill_arguments(self, turn: ModelTurn) -> None:
+        """Hand small arguments to the calls; large ones stay in the log."""
+        message = turn.content.message or {}
+        for plan, call in zip(turn.calls, message.get("toolCalls") or [], strict=False):
+            raw = str((call.get("function") or {}).get("arguments") or "")
+            if len(raw) <= INLINE_ARGUMENTS:
+                plan.arguments = raw
+
+    async def _end_turn(self, events: list[NewEvent], finish_reason: str) -> None:
+        kind = "max-tokens" if finish_reason == "length" else "completed"
+        data = {
+            "turn": self.facts.turn,
+            "reason": {"kind": kind},
+            "finishReason": finish_reason,
+        }
+        events.append(NewEvent(ev.TURN_END, data))
+        await self.log.append(events, [NewSave(len(events), ev.FINISHED, finish_reason)])
+        self.finish_reason = finish_reason
+
+    # -- calls -------------------------------------------------------------------------------
+
+    async def _run_batch(self) -> None:
+        """Run the turn's calls that have no result yet, pausing at each one that is gated.
+
+        Calls before a gated one run and are recorded first; those after it wait for the decision
+        (seed 000, *Approvals in the middle of a tool batch*).
+        """
+        while self.facts.calls:
+            free = list(takewhile(_is_free, self.facts.calls))
+            if free:
+                await self.log.append(self._announce(free))
+                await self._run_segment(free)
+            else:
+                await self._ask_person(self.facts.calls[0])
+
+    def _announce(self, plans: Sequence[CallPlan]) -> list[NewEvent]:
+        """Commit before effect: a call that is not announced in the log has not begun."""
+        return [
+            NewEvent(
+                ev.TOOL_CALL,
+                {
+                    "seq": self.facts.call_seq,
+                    "index": plan.index,
+                    "toolCallId": plan.call_id,
+                    "name": plan.tool,
+                },
+            )
+            for plan in plans
+            if plan.action == "run"
+        ]
+
+    async def _run_segment(self, plans: list[CallPlan]) -> None:
+        """Run calls side by side; record their results in call order as they become known."""
+        outcomes: dict[int, ToolOutcome] = {}
+        limit = asyncio.Semaphore(self.facts.tool_concurrency or len(plans))
+        failure: list[BaseException] = []
+        names = _activity_ids(self.facts.step, plans)
+
+        async def run(at: int, plan: CallPlan) -> None:
+            try:
+                async with limit:
+                    outcomes[at] = await self._outcome(plan, names[at])
+            except BaseException as error:  # noqa: BLE001 - handed to the loop, which raises it
+                failure.append(error)
+
+        self._tasks = {asyncio.create_task(run(at, plan)) for at, plan in enumerate(plans)}
+        done = 0
+        while done < len(plans):
+            at = done
+            await workflow.wait_condition(lambda at=at: at in outcomes or bool(failure))  # type: ignore[misc]
+            ready = []
+            while done in outcomes:
+                ready.append((plans[done], outcomes.pop(done)))
+                done += 1
+            if ready:
+                await self._record(ready)
+            elif failure:
+                raise failure[0]
+
+    async def _outcome(self, plan: CallPlan, activity_id: str) -> ToolOutcome:
+        if plan.result is not None:
+            return ToolOutcome(content=plan.result, is_error=True)
+        policy = self.facts.tools.get(plan.tool) or ToolPolicy(timeout=1.0)
+        task = ToolTask(
+            session_id=self.log.session_id,
+            log_id=self.log.log_id,
+            run_id=self.log.run_id,
+            agent=self.agent,
+            seq=self.facts.call_seq,
+            index=plan.index,
+            call_id=plan.call_id,
+            tool=plan.tool,
+            arguments=plan.arguments,
+            attempt=1,
+            timeout=policy.timeout,
+            step=self.facts.step,
+        )
+        return await run_call(plan, task, policy, activity_id)
+
+    async def _record(self, ready: list[tuple[CallPlan, ToolOutcome]]) -> None:
+        events, saves = [], []
+        for plan, outcome in ready:
+            data: dict[str, Any] = {"seq": self.facts.call_seq, "index": plan.index}
+            if outcome.content.message is not None:
+                data["message"] = outcome.content.message
+            events.append(NewEvent(ev.TOOL_RESULT, data, ref=outcome.content.ref))
+            saves.append(NewSave(len(events), ev.IN_PROGRESS, _TOOL_CALLS))
+        self.facts.calls = self.facts.calls[len(ready) :]
+        if not self.facts.calls:
+            data = {"turn": self.facts.turn, "step": self.facts.step}
+            events.append(NewEvent(ev.STEP_END, data))
+        await self.log.append(events, saves)
+
+    # -- people ------------------------------------------------------------------------------
+
+    async def _ask_person(self, plan: CallPlan) -> None:
+        asked = plan.approval_id is not None
+        approval_id = plan.approval_id or str(workflow.uuid4())
+        plan.approval_id = approval_id
+        self.approvals.waiting = plan
+        if not asked:
+            await self._request(plan, approval_id)
+        early = self.approvals.take_early()
+        if early is not None:
+            await self.approvals.decide(early, self.log, self.agent)
+        await workflow.wait_condition(
+            lambda: approval_id in self.approvals.decided or self._is_long()
+        )
+        record = self.approvals.decided.get(approval_id)
+        if record is None:
+            raise RollOverError
+        self.approvals.waiting = None
+        decided: dict[str, Any] = {"id": approval_id, "approved": record.approved}
+        for name in ("note", "by"):
+            if getattr(record, name) is not None:
+                decided[name] = getattr(record, name)
+        plan.approval_id = None
+        events = [NewEvent(ev.APPROVAL_DECIDED, decided)]
+        if record.drift is not None:
+            events.append(NewEvent(ev.AGENT_DRIFT, record.drift))
+        if record.approved:
+            plan.action = "run"
+            events.extend(self._announce([plan]))
+        else:
+            plan.action = "refuse"
+            plan.result = _rejected(plan, record.note)
+        await self.log.append(events)
+        await self._run_segment([plan])
+
+    async def _request(self, plan: CallPlan, approval_id: str) -> None:
+        pending: dict[str, Any] = {
+            "id": approval_id,
+            "toolCallId": plan.call_id,
+            "toolName": plan.tool,
+            "agentId": self.agent,
+            "createdAt": workflow.now().isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        }
+        if plan.arguments is not None:
+            pending["args"] = json.loads(plan.arguments) if plan.arguments.strip() else {}
+        data = {
+            "id": approval_id,
+            "seq": self.facts.call_seq,
+            "index": plan.index,
+            "pending": pending,
+        }
+        await self.log.append(
+            [NewEvent(ev.APPROVAL_REQUESTED, data)],
+            [NewSave(1, ev.AWAITING_APPROVAL, ev.AWAITING_APPROVAL, approval_id)],
+        )
+
+    # -- input that arrives meanwhile --------------------------------------------------------
+
+    async def _apply_queue(self) -> None:
+        """Put what arrived into the transcript, at the only place where it is valid: here."""
+        while self.queue:
+            taken = list(self.queue)
+            applied = await self._input(taken, apply=True)
+            self.log.head = applied.head
+            del self.queue[: len(taken)]
+
+    async def leftover(self) -> list[Any]:
+        """Messages that arrived too late for this run: they start the next one."""
+        if not self.queue:
+            return []
+        return (await self._input(list(self.queue), apply=False)).fresh
+
+    async def _input(self, messages: list[Any], *, apply: bool) -> InputApplied:
+        applied: InputApplied = await workflow.execute_activity(
+            ACTIVITY_INPUT,
+            InputTask(
+                session_id=self.log.session_id,
+                log_id=self.log.log_id,
+                run_id=self.log.run_id,
+                head=self.log.head,
+                time_ms=now_ms(),
+                messages=messages,
+                apply=apply,
+            ),
+            result_type=InputApplied,
+            start_to_close_timeout=STORE_TIMEOUT,
+            retry_policy=STORE_RETRY,
+        )
+        return applied
+
+    # -- long runs ---------------------------------------------------------------------------
+
+    def _is_long(self) -> bool:
+        info = workflow.info()
+        length = info.get_current_history_length()
+        return info.is_continue_as_new_suggested() or length > EVENTS_PER_EXECUTION
+
+    def _roll_over_if_long(self) -> None:
+        if self._is_long():
+            raise RollOverError
+
+
+def text_of(content: Content) -> str:
+    """The text of an answer, or its preview when the answer is in the store."""
+    if content.message is None:
+        return content.preview or ""
+    text = content.message.get("content")
+    return text if isinstance(text, str) else ""
+
+
+def _is_free(plan: CallPlan) -> bool:
+    return plan.action != "approve"
+
+
+def _activity_ids(step: int, plans: list[CallPlan]) -> list[str]:
+    """Ids that people can read in the UI; unique even where a model repeats its own."""
+    ids: list[str] = []
+    for plan in plans:
+        name = f"tool-{step}-{plan.call_id[:_ID_LENGTH]}"
+        ids.append(name if name not in ids else f"{name}-{plan.index}")
+    return ids
+
+
+def _assistant(turn: ModelTurn, number: int, step: int) -> NewEvent:
+    data: dict[str, Any] = {
+        "turn": number,
+        "step": step,
+        "model": turn.model,
+        "usage": turn.usage,
+        "finishReason": turn.finish_reason,
+    }
+    if turn.response_id is not None:
+        data["responseId"] = turn.response_id
+    if turn.content.message is not None:
+        data["message"] = turn.content.message
+    return NewEvent(ev.ASSISTANT_MESSAGE, data, ref=turn.content.ref)
+
+
+def _rejected(plan: CallPlan, note: str | None) -> Content:
+    error = tool_error_result(REJECTED, plan.tool, tool_call_id=plan.call_id, note=note)
+    call = {"id": plan.call_id, "type": "function", "function": {"name": plan.tool}}
+    return Content(message=tool_message(call, to_json_text(error), is_error=True))

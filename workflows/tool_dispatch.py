@@ -1,0 +1,98 @@
+"""Dispatches one tool call until it has its one result."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from temporalio import workflow
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    TimeoutError as TemporalTimeoutError,
+    TimeoutType,
+    is_cancelled_exception,
+)
+
+from perdure.activities.failures import WORKER_SHUTDOWN
+from perdure.activities.wire import ACTIVITY_TOOL, CallPlan, Content, ToolOutcome, ToolTask
+from perdure.checkpoint_bridge.stable_json import to_json_text
+from perdure.checkpoint_bridge.tool_errors import (
+    TIMEOUT,
+    UNKNOWN_OUTCOME,
+    tool_error_result,
+)
+from perdure.checkpoint_bridge.transcript import tool_message
+from perdure.workflows.options import HEARTBEAT, MAX_RERUNS, ONCE, TOOL_GRACE
+
+if TYPE_CHECKING:
+    from perdure.activities.wire import ToolPolicy
+
+_SUMMARY_LENGTH = 60
+_STORE_PAUSE = timedelta(seconds=2)
+
+
+async def run_call(
+    plan: CallPlan, task: ToolTask, policy: ToolPolicy, activity_id: str
+) -> ToolOutcome:
+    """Give a call's result: its own, or an error result when it cannot be known.
+
+    A lost worker does not say whether the call ran. So the call is dispatched again, and the
+    ledger decides there: a stored outcome is given, a call that never began runs, and one
+    that had begun runs again or not as the tool's ``recovery`` says.
+
+    Raises:
+        ActivityError: the call was cancelled, or failed the run.
+    """
+    while True:
+        try:
+            outcome: ToolOutcome = await workflow.execute_activity(
+                ACTIVITY_TOOL,
+                task,
+                result_type=ToolOutcome,
+                activity_id=activity_id if task.attempt == 1 else f"{activity_id}.{task.attempt}",
+                start_to_close_timeout=timedelta(seconds=policy.timeout) + TOOL_GRACE,
+                heartbeat_timeout=HEARTBEAT,
+                retry_policy=ONCE,
+                cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+                summary=f"{plan.tool} {plan.call_id}"[:_SUMMARY_LENGTH],
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            cause = error.cause
+            if _is_lost(cause):
+                if task.attempt > MAX_RERUNS:
+                    return _unknown(plan)
+            elif isinstance(cause, TemporalTimeoutError):
+                return _error(plan, TIMEOUT, "The tool did not finish in time.")
+            elif isinstance(cause, ApplicationError) and not cause.non_retryable:
+                # The store was away before the call began.
+                await workflow.sleep(_STORE_PAUSE)
+            else:
+                raise
+            task.attempt += 1
+        else:
+            return outcome
+
+
+def _is_lost(cause: BaseException | None) -> bool:
+    """Whether the worker died, or gave up because it was told to stop."""
+    if isinstance(cause, TemporalTimeoutError):
+        return cause.type == TimeoutType.HEARTBEAT
+    return isinstance(cause, ApplicationError) and cause.type == WORKER_SHUTDOWN
+
+
+def _unknown(plan: CallPlan) -> ToolOutcome:
+    text = (
+        "The outcome of this call is unknown: its worker died each time; it may have happened. "
+        "Check before you call it again."
+    )
+    return _error(plan, UNKNOWN_OUTCOME, text)
+
+
+def _error(plan: CallPlan, kind: str, text: str) -> ToolOutcome:
+    error = tool_error_result(kind, plan.tool, text, tool_call_id=plan.call_id)
+    call = {"id": plan.call_id, "type": "function", "function": {"name": plan.tool}}
+    message = tool_message(call, to_json_text(error), is_error=True)
+    return ToolOutcome(content=Content(message=message), is_error=True)
