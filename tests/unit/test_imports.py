@@ -17,7 +17,8 @@ WORKFLOWS = "perdure.workflows"
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "checkpoint_bridge": (),
     "activities": (BRIDGE, "perdure.agent", "perdure.tools"),
-    "workflows": (f"{ACTIVITIES}.wire", BRIDGE),
+    # failures: the one place where an error becomes retryable or not, for both sides.
+    "workflows": (f"{ACTIVITIES}.wire", f"{ACTIVITIES}.failures", BRIDGE),
 }
 
 
