@@ -42,19 +42,19 @@ async def heartbeats() -> AsyncIterator[None]:
         task.cancel()
 
 
-async def until_stored(write: Callable[[], Awaitable[R]]) -> R:
-    """Write what has happened, for as long as the store needs to come back.
+async def until_stored(use: Callable[[], Awaitable[R]]) -> R:
+    """Use the store, waiting for as long as it needs to come back.
 
     What a model answered or a tool did must not be lost, and so not be done again, because the
-    store was away at the wrong moment.
+    store was away at the wrong moment; and a run must not fail because of it.
     """
     wait = _FIRST_WAIT
     while True:
         try:
-            return await write()
+            return await use()
         except LogConflictError:
             raise
         except StorageError as error:
-            activity.logger.warning("The outcome waits for the store: %s", error)
+            activity.logger.warning("Waiting for the store: %s", error)
             await asyncio.sleep(wait)
             wait = min(wait * 2, _LONGEST_WAIT)

@@ -9,7 +9,7 @@ from temporalio import activity
 
 from perdure.activities.deps import Deps
 from perdure.activities.failures import boundary
-from perdure.activities.opening import input_messages
+from perdure.activities.opening import read_input
 from perdure.activities.planning import error_message
 from perdure.activities.tool_call import unknown_outcome
 from perdure.activities.wire import (
@@ -74,19 +74,26 @@ class LogWriter(Deps):
     async def apply_input(self, task: InputTask) -> InputApplied:
         """Append the messages that the transcript does not hold yet, in order of arrival."""
         state = await self.store.state(task.log_id, task.head)
+        fresh = await self._fresh(state, task.messages)
+        if not fresh:
+            return InputApplied(head=task.head, added=0)
+        if not task.apply:
+            ref = await self.store.put_content(fresh)
+            return InputApplied(head=task.head, added=len(fresh), fresh_ref=ref)
+        events = [NewEvent(ev.USER_MESSAGE, {"message": message}) for message in fresh]
+        batch = Batch(task.session_id, task.log_id, task.run_id, task.head, task.time_ms, events)
+        return InputApplied(head=await self.store.append(batch), added=len(fresh))
+
+    async def _fresh(self, state: SessionState, given: list[Any]) -> list[dict[str, Any]]:
+        """The messages of ``given`` that the transcript does not hold yet, in order."""
         stored = list(state.messages)
-        fresh: list[Any] = []
-        for given in task.messages:
-            new = new_session_messages(stored, input_messages(given), finished=False)
+        fresh = []
+        for each in given:
+            incoming = await read_input(self.store, each)
+            new = new_session_messages(stored, incoming, finished=False)
             stored.extend(new)
             fresh.extend(new)
-        head = task.head
-        if fresh and task.apply:
-            events = [NewEvent(ev.USER_MESSAGE, {"message": message}) for message in fresh]
-            head = await self.store.append(
-                Batch(task.session_id, task.log_id, task.run_id, task.head, task.time_ms, events)
-            )
-        return InputApplied(head=head, added=len(fresh), fresh=[] if task.apply else fresh)
+        return fresh
 
     @activity.defn(name=ACTIVITY_DECIDE)
     @boundary
@@ -170,11 +177,8 @@ class LogWriter(Deps):
         if task.reason == _ABORTED:
             events.extend(self._close_approval(state))
             events.extend(await self._close_calls(row.log_id, state))
-        queued = list(state.messages)
-        for given in task.queued:
-            new = new_session_messages(queued, input_messages(given), finished=False)
-            queued.extend(new)
-            events.extend(NewEvent(ev.USER_MESSAGE, {"message": message}) for message in new)
+        fresh = await self._fresh(state, task.queued)
+        events.extend(NewEvent(ev.USER_MESSAGE, {"message": message}) for message in fresh)
         if state.open_step:
             events.append(NewEvent(ev.STEP_END, {"step": state.step}))
         reason: dict[str, Any] = {"kind": task.reason}

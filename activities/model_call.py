@@ -36,8 +36,13 @@ class ModelCall(Deps):
         agent = self.agent(task.agent)
         effect_id = EffectId(task.log_id, task.through_seq, MODEL_CALL)
         async with heartbeats():
-            effect = await self.store.begin_effect(
-                effect_id, session_id=task.session_id, run_id=task.run_id, name=agent.model or ""
+            effect = await until_stored(
+                lambda: self.store.begin_effect(
+                    effect_id,
+                    session_id=task.session_id,
+                    run_id=task.run_id,
+                    name=agent.model or "",
+                )
             )
             if not effect.done:
                 request = await self._request(agent, task)
@@ -50,7 +55,7 @@ class ModelCall(Deps):
         return _turn(agent, effect)
 
     async def _request(self, agent: Agent, task: ModelTask) -> ModelRequest:
-        state = await self.store.state(task.log_id, task.through_seq)
+        state = await until_stored(lambda: self.store.state(task.log_id, task.through_seq))
         return ModelRequest(
             model=agent.request_model,
             messages=list(state.messages),

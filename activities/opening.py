@@ -14,6 +14,7 @@ from perdure.activities.planning import plan_call, refuse
 from perdure.activities.wire import (
     ACTIVITY_OPEN,
     INLINE_ARGUMENTS,
+    INPUT_REF,
     CallPlan,
     OpenRun,
     RunFacts,
@@ -36,6 +37,7 @@ from perdure.checkpoint_bridge.transcript import new_session_messages, split_pen
 if TYPE_CHECKING:
     from perdure.agent import Agent
     from perdure.checkpoint_bridge.approvals import ApprovalRow
+    from perdure.checkpoint_bridge.sql_store import SqlStore
 
 _OPEN_TRIES = 5
 _ROLES = ("system", "user", "assistant", "tool")
@@ -80,6 +82,11 @@ class _Opener:
         self.messages: list[dict[str, Any]] = []
         self.approval: ApprovalRow | None = None
 
+    @property
+    def _given(self) -> Any:
+        ref = self.task.input_ref
+        return self.task.input if ref is None else {INPUT_REF: ref}
+
     async def open(self) -> RunFacts:
         row = await self.store.session(self.task.session_id)
         if row is not None:
@@ -90,7 +97,7 @@ class _Opener:
             await self._find_approval()
             self.messages = self.state.messages
             return self._facts(self.state.through, fresh=False)
-        incoming = await self._incoming()
+        incoming = await read_input(self.store, self._given)
         finished = self.state.finished
         if not finished:
             await self._resume(incoming)
@@ -110,16 +117,6 @@ class _Opener:
         )
         self.state = await self.store.state(self.log_id, head)
         return self._facts(head, fresh=finished)
-
-    async def _incoming(self) -> list[dict[str, Any]]:
-        given = self.task.input
-        if self.task.input_ref is not None:
-            content = await self.store.content(self.task.input_ref)
-            if content is None:
-                msg = f"The store does not hold the input {self.task.input_ref}."
-                raise ConfigurationError(msg, field="input")
-            given = json.loads(content)
-        return input_messages(given)
 
     async def _resume(self, incoming: list[dict[str, Any]]) -> None:
         """Check what an unfinished run needs before anything is written."""
@@ -266,6 +263,21 @@ class _Opener:
 def rejection(tool: str, note: str | None) -> dict[str, Any]:
     """The error object of a call that the reviewer rejected."""
     return tool_error_result(REJECTED, tool, note=note)
+
+
+async def read_input(store: SqlStore, given: Any) -> list[dict[str, Any]]:
+    """Input as messages; ``{"input_ref": digest}`` says that it is in the store.
+
+    Raises:
+        ConfigurationError: it is not input, or the store does not hold it.
+    """
+    if isinstance(given, dict) and set(given) == {INPUT_REF}:
+        content = await store.content(str(given[INPUT_REF]))
+        if content is None:
+            msg = f"The store does not hold the input {given[INPUT_REF]}."
+            raise ConfigurationError(msg, field="input")
+        given = json.loads(content)
+    return input_messages(given)
 
 
 def input_messages(given: Any) -> list[dict[str, Any]]:

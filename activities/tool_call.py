@@ -60,8 +60,10 @@ class ToolCall(Deps):
         """
         effect_id = EffectId(task.log_id, task.seq, task.index)
         async with heartbeats():
-            effect = await self.store.begin_effect(
-                effect_id, session_id=task.session_id, run_id=task.run_id, name=task.tool
+            effect = await until_stored(
+                lambda: self.store.begin_effect(
+                    effect_id, session_id=task.session_id, run_id=task.run_id, name=task.tool
+                )
             )
             if not effect.done:
                 message = await self._result(task, effect)
@@ -115,9 +117,7 @@ class ToolCall(Deps):
         """The call as the format has it; its arguments come from the log when they are large."""
         raw = task.arguments
         if raw is None:
-            row = await self.store.session(task.session_id)
-            head = row.head if row else task.seq + 1
-            state = await self.store.state(task.log_id, head)
+            state = await until_stored(lambda: self.store.state(task.log_id, task.seq + 1))
             raw = str(state.calls[task.index]["function"]["arguments"])
         return {
             "id": task.call_id,

@@ -29,6 +29,9 @@ ACTIVITY_DECIDE = "record_decision"
 ACTIVITY_INPUT = "apply_input"
 ACTIVITY_CLOSE = "close_run"
 
+INPUT_REF = "input_ref"
+"""The key of input that is in the store: ``{"input_ref": digest}``."""
+
 INLINE_ARGUMENTS = 2 * 1024
 """Characters of a call's raw arguments that an activity's input holds; more are in the log."""
 
@@ -249,7 +252,8 @@ class InputApplied:
 
     head: int
     added: int
-    fresh: list[Any] = field(default_factory=list)
+    fresh_ref: str | None = None
+    """Where the new messages are, when they were only asked for."""
 
 
 @dataclass

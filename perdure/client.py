@@ -13,7 +13,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.opening import input_messages
-from perdure.activities.wire import UPDATE_INPUT, WORKFLOW
+from perdure.activities.wire import INPUT_REF, UPDATE_INPUT, WORKFLOW
 from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
     SessionAwaitingApprovalError,
@@ -40,6 +40,9 @@ _PAUSE = 0.1
 
 INPUT_LIMIT = 64 * 1024
 """Bytes of input that the start request holds itself; more goes through the store."""
+
+VALUE_LIMIT = 512 * 1024
+"""Bytes of ``business_state`` and of ``metadata``, which travel in the start request."""
 
 _TITLE_LENGTH = 60
 
@@ -133,9 +136,9 @@ class Client:
         request: dict[str, Any] = {"agent": agent, "session_id": session_id}
         request.update(await self._input(input))
         if business_state is not UNSET:
-            request["business_state"] = business_state
+            request["business_state"] = _bounded("business_state", business_state)
         if metadata is not None:
-            request["metadata"] = metadata
+            request["metadata"] = _bounded("metadata", metadata)
         if max_steps is not None:
             request["max_steps"] = max_steps
         return await self._start(request)
@@ -269,14 +272,9 @@ class Client:
         )
 
     async def _input(self, given: Any) -> dict[str, Any]:
-        try:
-            text = json.dumps(given, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            msg = f"The input is not JSON: {error}"
-            raise ConfigurationError(msg, field="input") from error
-        if len(text) <= INPUT_LIMIT:
+        if len(_json("input", given)) <= INPUT_LIMIT:
             return {"input": given}
-        return {"input_ref": await self.store.put_content(given)}
+        return {INPUT_REF: await self.store.put_content(given)}
 
     async def _start(self, request: dict[str, Any]) -> RunHandle:
         """Start the session's next run, or bring the input to the one that goes on.
@@ -314,8 +312,8 @@ class Client:
         if running is None:
             return None
         given = request.get("input")
-        if "input_ref" in request:
-            given = json.loads(await self.store.content(request["input_ref"]) or "[]")
+        if INPUT_REF in request:
+            given = {INPUT_REF: request[INPUT_REF]}
         if given:
             workflow = self.temporal.get_workflow_handle(self.workflow_id_prefix + session_id)
             try:
@@ -408,6 +406,22 @@ def connect(
             "create": create,
         }
     )
+
+
+def _json(name: str, value: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        msg = f"{name} is not JSON: {error}"
+        raise ConfigurationError(msg, field=name) from error
+
+
+def _bounded(name: str, value: Any) -> Any:
+    size = len(_json(name, value))
+    if size > VALUE_LIMIT:
+        msg = f"{name} is {size:,} bytes of JSON; at most {VALUE_LIMIT:,} can be sent."
+        raise ConfigurationError(msg, field=name)
+    return value
 
 
 def check_session_id(session_id: Any) -> None:

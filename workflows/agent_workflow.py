@@ -12,6 +12,7 @@ from perdure.activities.failures import to_failure
 from perdure.activities.wire import (
     ACTIVITY_CLOSE,
     ACTIVITY_OPEN,
+    INPUT_REF,
     QUERY_STATE,
     SIGNAL_RESOLVE,
     UPDATE_INPUT,
@@ -32,7 +33,7 @@ from perdure.checkpoint_bridge.errors import (
 )
 from perdure.checkpoint_bridge.events import AWAITING_APPROVAL, FINISHED, INLINE_LIMIT
 from perdure.workflows.options import CLEANUP, STORE_RETRY, STORE_TIMEOUT
-from perdure.workflows.requests import input_digest, read_decision, read_request
+from perdure.workflows.requests import check_input, input_digest, read_decision, read_request
 from perdure.workflows.run_loop import RollOverError, RunLoop
 from perdure.workflows.session_log import now_ms
 
@@ -67,7 +68,8 @@ class AgentWorkflow:
         if carry is None:
             facts = await self._open(asked, run_id)
             finish = "stop" if facts.nothing_to_do else ""
-            inputs = [] if asked.input is None else [input_digest(asked.input)]
+            given = asked.input if asked.input_ref is None else {INPUT_REF: asked.input_ref}
+            inputs = [input_digest(given)] if given else []
             carry = Carry(facts=facts, inputs=inputs, finish_reason=finish)
         loop = self._loop = RunLoop(asked.agent, asked.session_id, run_id, carry)
         try:
@@ -80,8 +82,8 @@ class AgentWorkflow:
         self._ended = True
         await workflow.wait_condition(workflow.all_handlers_finished)
         leftover = await loop.leftover()
-        if leftover:
-            next_request = {"agent": asked.agent, "input": leftover}
+        if leftover is not None:
+            next_request = {"agent": asked.agent, INPUT_REF: leftover}
             if asked.workflow_id_prefix:
                 next_request["workflow_id_prefix"] = asked.workflow_id_prefix
             workflow.continue_as_new(args=[next_request])
@@ -214,9 +216,7 @@ class AgentWorkflow:
     def _check_input(self, value: Any = None) -> None:
         try:
             loop = self._running()
-            if not isinstance(value, (str, list)) or not value:
-                msg = "Input is a text or a list of messages."
-                raise ApplicationError(msg, type="ConfigurationError", non_retryable=True)
+            check_input(value)
             waiting = loop.approvals.waiting_id
             if waiting is not None and input_digest(value) not in loop.inputs:
                 msg = f"The session waits for approval {waiting}; resolve it before new input."

@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any
 
-from perdure.activities.wire import Decision, RunRequest
+from perdure.activities.wire import INPUT_REF, Decision, RunRequest
 from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
     SessionConflictError,
@@ -107,6 +107,18 @@ def read_decision(value: Any) -> Decision:
         note=_optional_text(decision, "note"),
         by=_optional_text(decision, "by"),
     )
+
+
+def check_input(value: Any) -> None:
+    """Input that arrives while a run goes on.
+
+    Raises:
+        ConfigurationError: it is neither a text, nor messages, nor a reference to them.
+    """
+    is_ref = isinstance(value, dict) and set(value) == {INPUT_REF}
+    if not value or not (isinstance(value, (str, list)) or is_ref):
+        msg = "Input is a text or a list of messages, and not empty."
+        raise ConfigurationError(msg, field="input")
 
 
 def input_digest(value: Any) -> str:

@@ -328,11 +328,11 @@ class RunLoop:
             self.log.head = applied.head
             del self.queue[: len(taken)]
 
-    async def leftover(self) -> list[Any]:
-        """Messages that arrived too late for this run: they start the next one."""
+    async def leftover(self) -> str | None:
+        """Where the messages are that arrived too late for this run: they start the next one."""
         if not self.queue:
-            return []
-        return (await self._input(list(self.queue), apply=False)).fresh
+            return None
+        return (await self._input(list(self.queue), apply=False)).fresh_ref
 
     async def _input(self, messages: list[Any], *, apply: bool) -> InputApplied:
         applied: InputApplied = await workflow.execute_activity(
