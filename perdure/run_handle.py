@@ -52,6 +52,7 @@ class RunHandle:
         self._workflow: WorkflowHandle[Any, Any] = temporal.get_workflow_handle(
             workflow_id, first_execution_run_id=run_id
         )
+        self._cancelled = False
 
     def __repr__(self) -> str:
         return f"RunHandle(session_id={self.session_id!r}, run_id={self.run_id!r})"
@@ -73,7 +74,7 @@ class RunHandle:
         wait = _FIRST_LOOK
         try:
             while not end.done():
-                paused = await self._paused(after_approval)
+                paused = None if self._cancelled else await self._paused(after_approval)
                 if paused is not None:
                     return paused
                 await asyncio.wait({end}, timeout=wait)
@@ -87,8 +88,10 @@ class RunHandle:
     async def cancel(self) -> None:
         """Ask the run to stop. Its session keeps what is finished and can be continued.
 
-        A run that has ended already is left as it is.
+        A run that has ended already is left as it is. :meth:`result` then waits for the end:
+        a pause that is about to be closed is none.
         """
+        self._cancelled = True
         try:
             await self._workflow.cancel()
         except RPCError as error:
