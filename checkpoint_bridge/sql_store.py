@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import OrderedDict
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from perdure.checkpoint_bridge import (
     sessions,
 )
 from perdure.checkpoint_bridge.blobs import get_blob, put_blob
-from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry
+from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry, PendingApproval
 from perdure.checkpoint_bridge.database import Database
 from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
@@ -28,10 +29,10 @@ from perdure.checkpoint_bridge.fold import SessionState
 from perdure.checkpoint_bridge.fork import ForkPatch, apply_patch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Self
 
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from sqlalchemy import Connection
 
     from perdure.checkpoint_bridge.approvals import ApprovalRow
     from perdure.checkpoint_bridge.ledger import Effect, EffectId
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 DEFAULT_HISTORY_LIMIT = 50
 _CACHED_LOGS = 256
-_FORK_TRIES = 20
+_TRIES = 20
 
 
 def now_ms() -> int:
@@ -101,67 +102,47 @@ class SqlStore:
         """Write a record that came from outside; it is kept key for key."""
         record = checkpoint.to_json()
         messages = record.pop("messages", [])
-        async with self.database.write() as connection:
-            row = await sessions.find_session(connection, session_id)
-            if row is None:
-                agent = str(record.get("agentId") or "")
-                row = await sessions.create_session(
-                    connection, session_id, agent=agent, time_ms=now_ms()
-                )
-            state = await self._state(connection, row.log_id, row.head)
+        for last in _tries():
+            row = await self.database.write(_find_or_create, session_id, record, now_ms())
+            state = await self.state(row.log_id, row.head)
             keep = _common(state.messages, messages)
-            await append(
-                connection,
-                Batch(
-                    session_id,
-                    row.log_id,
-                    None,
-                    row.head,
-                    now_ms(),
-                    [
-                        NewEvent(ev.TRANSCRIPT_DELTA, {"keep": keep, "append": messages[keep:]}),
-                        NewEvent(ev.CHECKPOINT_SET, {"fields": record}),
-                    ],
-                    [
-                        NewSave(
-                            2,
-                            record.get("status") or ev.IN_PROGRESS,
-                            record.get("finishReason") or "",
-                            record.get("approvalId"),
-                        )
-                    ],
-                ),
-                keep_saves=self._keep,
-            )
+            new = [
+                NewEvent(ev.TRANSCRIPT_DELTA, {"keep": keep, "append": messages[keep:]}),
+                NewEvent(ev.CHECKPOINT_SET, {"fields": record}),
+            ]
+            status = record.get("status") or ev.IN_PROGRESS
+            finish = record.get("finishReason") or ""
+            saved = NewSave(len(new), status, finish, record.get("approvalId"))
+            try:
+                await self.append(
+                    Batch(session_id, row.log_id, None, row.head, now_ms(), new, [saved])
+                )
+            except LogConflictError:
+                if last:
+                    raise
+            else:
+                return
 
     async def load(self, session_id: str) -> Checkpoint | None:
         """The newest checkpoint of a session, or ``None``."""
-        async with self.database.read() as connection:
-            row = await sessions.find_session(connection, session_id)
-            if row is None or not row.has_checkpoint:
-                return None
-            newest = await newest_saves(connection, row.log_id, 1)
-            if not newest:
-                return None
-            state = await self._state(connection, row.log_id, newest[0].through_seq)
-            return Checkpoint.from_json(_checkpoint(state, session_id, newest[0]))
+        row, kept = await self.database.read(_row_and_saves, session_id, 1)
+        if row is None or not row.has_checkpoint or not kept:
+            return None
+        state = await self.state(row.log_id, kept[0].through_seq)
+        return Checkpoint.from_json(_checkpoint(state, session_id, kept[0]))
 
     async def history(self, session_id: str, limit: int | None = None) -> list[HistoryEntry]:
         """The saves that are kept, newest first; ``[]`` for an unknown session."""
-        keep = self.history_limit if limit is None else min(limit, self.history_limit)
-        if keep <= 0:
+        count = self.history_limit if limit is None else min(limit, self.history_limit)
+        if count <= 0:
             return []
-        async with self.database.read() as connection:
-            row = await sessions.find_session(connection, session_id)
-            if row is None:
-                return []
-            newest = await newest_saves(connection, row.log_id, keep)
-            if not newest:
-                return []
-            log = await read_events(connection, row.log_id, 0, newest[0].through_seq)
+        row, kept = await self.database.read(_row_and_saves, session_id, count)
+        if row is None or not kept:
+            return []
+        log = await self.database.read(read_events, row.log_id, 0, kept[0].through_seq)
         state = SessionState()
         entries = []
-        for save in reversed(newest):
+        for save in reversed(kept):
             state.fold(log[state.through : save.through_seq])
             entries.append(
                 HistoryEntry.from_json(
@@ -177,34 +158,25 @@ class SqlStore:
 
     async def delete(self, session_id: str, *, keep_history: bool = False) -> None:
         """Delete a session: all of it, or only its checkpoint (then its history grows on)."""
-        async with self.database.write() as connection:
-            row = await sessions.find_session(connection, session_id)
-            if row is None:
-                return
-            if not keep_history:
-                await sessions.delete_session(connection, row)
-                self._states.pop(row.log_id, None)
-                return
-            batch = Batch(
-                session_id, row.log_id, None, row.head, now_ms(), [NewEvent(ev.SESSION_CLEARED, {})]
-            )
-            await append(connection, batch, keep_saves=self._keep)
-            await approval_rows.close_approvals(connection, row.log_id, "deleted", now_ms())
-            await sessions.set_cleared(connection, session_id)
+        await self.database.write(
+            _delete,
+            session_id,
+            keep_history=keep_history,
+            time_ms=now_ms(),
+            keep_saves=self._keep,
+        )
 
     # -- sessions and the log ----------------------------------------------------------------
 
     async def session(self, session_id: str) -> SessionRow | None:
         """A session's row, or ``None``."""
-        async with self.database.read() as connection:
-            return await sessions.find_session(connection, session_id)
+        return await self.database.read(sessions.find_session, session_id)
 
     async def sessions(
         self, *, limit: int | None = None, status: str | None = None
     ) -> list[SessionRow]:
         """Sessions, newest activity first."""
-        async with self.database.read() as connection:
-            return await sessions.list_sessions(connection, limit=limit, status=status)
+        return await self.database.read(sessions.list_sessions, limit=limit, status=status)
 
     async def open_session(
         self,
@@ -227,27 +199,32 @@ class SqlStore:
         Raises:
             LogConflictError: somebody wrote to the session meanwhile; read it again.
         """
-        async with self.database.write() as connection:
-            row = await sessions.find_session(connection, session_id)
+        keep = self._keep
+
+        def open_session(connection: Connection) -> tuple[int, int]:
+            row = sessions.find_session(connection, session_id)
             if row is None:
-                row = await sessions.create_session(
-                    connection, session_id, agent=agent, time_ms=time_ms
-                )
-            batch = Batch(session_id, row.log_id, run_id, head, time_ms, events, (), take_over=True)
-            end = await append(connection, batch, keep_saves=self._keep)
-            await sessions.set_running(connection, session_id, agent)
+                row = sessions.create_session(connection, session_id, agent=agent, time_ms=time_ms)
+            batch = Batch(session_id, row.log_id, run_id, head, time_ms, events, take_over=True)
+            end = append(connection, batch, keep_saves=keep)
+            sessions.set_running(connection, session_id, agent)
             return row.log_id, end
+
+        return await self.database.write(open_session)
 
     async def append(self, batch: Batch) -> int:
         """Append to a log (see :func:`.event_log.append`); returns its length after it."""
-        async with self.database.write() as connection:
-            return await append(connection, batch, keep_saves=self._keep)
+        return await self.database.write(append, batch, keep_saves=self._keep)
 
     async def close_run(self, batch: Batch, reason: str) -> int:
         """Append what closes a run, and close the approvals that it waited for."""
-        async with self.database.write() as connection:
-            await approval_rows.close_approvals(connection, batch.log_id, reason, batch.time_ms)
-            return await append(connection, batch, keep_saves=self._keep)
+        keep = self._keep
+
+        def close_run(connection: Connection) -> int:
+            approval_rows.close_approvals(connection, batch.log_id, reason, batch.time_ms)
+            return append(connection, batch, keep_saves=keep)
+
+        return await self.database.write(close_run)
 
     async def events(
         self, session_id: str, *, after: int = 0, limit: int | None = None
@@ -257,28 +234,20 @@ class SqlStore:
         Raises:
             SessionNotFoundError: there is no such session.
         """
-        async with self.database.read() as connection:
-            row = await sessions.find_session(connection, session_id)
-            if row is None:
-                raise session_not_found(session_id)
-            return await read_events(connection, row.log_id, after, limit=limit)
+        row = await self.session(session_id)
+        if row is None:
+            raise session_not_found(session_id)
+        return await self.database.read(read_events, row.log_id, after, limit=limit)
 
     async def state(self, log_id: int, through: int) -> SessionState:
         """The fold of a log's first ``through`` events. Shared: read it, don't change it."""
         cached = self._states.get(log_id)
         if cached is not None and cached.through == through:
             return cached
-        async with self.database.read() as connection:
-            return await self._state(connection, log_id, through)
-
-    async def _state(self, connection: AsyncConnection, log_id: int, through: int) -> SessionState:
-        cached = self._states.get(log_id)
-        if cached is not None and cached.through == through:
-            return cached
         # The log is append-only, so a state that was right once is right for ever.
         usable = cached is not None and cached.through < through
         state = cached.copy() if usable and cached else SessionState()
-        state.fold(await read_events(connection, log_id, state.through, through))
+        state.fold(await self.database.read(read_events, log_id, state.through, through))
         if cached is None or usable:
             self._states[log_id] = state
             self._states.move_to_end(log_id)
@@ -292,64 +261,72 @@ class SqlStore:
         self, effect_id: EffectId, *, session_id: str, run_id: str, name: str
     ) -> Effect:
         """Mark an effect as started, or give its outcome (see :func:`.ledger.begin_effect`)."""
-        async with self.database.write() as connection:
-            return await ledger.begin_effect(
-                connection,
-                effect_id,
-                session_id=session_id,
-                run_id=run_id,
-                name=name,
-                time_ms=now_ms(),
-            )
+        return await self.database.write(
+            ledger.begin_effect,
+            effect_id,
+            session_id=session_id,
+            run_id=run_id,
+            name=name,
+            time_ms=now_ms(),
+        )
 
     async def end_effect(
         self, effect_id: EffectId, *, outcome: dict[str, Any], message: dict[str, Any]
     ) -> Effect:
         """Store an effect's outcome; the first one stays."""
-        async with self.database.write() as connection:
-            return await ledger.end_effect(
-                connection, effect_id, outcome=outcome, message=message, time_ms=now_ms()
-            )
+        return await self.database.write(
+            ledger.end_effect, effect_id, outcome=outcome, message=message, time_ms=now_ms()
+        )
 
     async def note_attempt(
         self, effect_id: EffectId, attempt: dict[str, Any]
     ) -> list[dict[str, Any]]:
         """Add a failed attempt of an effect; returns all of them."""
-        async with self.database.write() as connection:
-            return await ledger.note_attempt(connection, effect_id, attempt)
+        return await self.database.write(ledger.note_attempt, effect_id, attempt)
 
     async def effect(self, effect_id: EffectId) -> Effect | None:
         """The ledger's row, or ``None`` when the effect was never begun."""
-        async with self.database.read() as connection:
-            return await ledger.find_effect(connection, effect_id)
+        return await self.database.read(ledger.find_effect, effect_id)
 
     async def put_content(self, value: Any) -> str:
         """Store JSON under its digest; returns the digest."""
-        async with self.database.write() as connection:
-            return await put_blob(connection, ev.dump(value), now_ms())
+        return await self.database.write(put_blob, ev.dump(value), now_ms())
 
     async def content(self, digest: str) -> str | None:
         """The JSON text under a digest, or ``None``."""
-        async with self.database.read() as connection:
-            return await get_blob(connection, digest)
+        return await self.database.read(get_blob, digest)
 
     async def approval(self, approval_id: str) -> ApprovalRow | None:
         """An approval, pending or decided, or ``None``."""
-        async with self.database.read() as connection:
-            return await approval_rows.find_approval(connection, approval_id)
+        return await self.database.read(approval_rows.find_approval, approval_id)
 
     async def approvals(self, session_id: str | None = None) -> list[ApprovalRow]:
         """What waits for a decision, oldest first."""
-        async with self.database.read() as connection:
-            return await approval_rows.pending_approvals(connection, session_id)
+        return await self.database.read(approval_rows.pending_approvals, session_id)
+
+    async def pending_approvals(self, session_id: str | None = None) -> list[PendingApproval]:
+        """The documented records of what waits for a decision, oldest first."""
+        pending = []
+        for row in await self.approvals(session_id):
+            record = row.pending
+            if "args" not in record:
+                # They were too large for the row, so they are in the log only.
+                state = await self.state(row.log_id, row.seq + 1)
+                raw = state.calls[row.call_index]["function"]["arguments"]
+                record = {**record, "args": json.loads(raw)}
+            pending.append(PendingApproval.from_json(record))
+        return pending
 
     async def decide(
         self, approval_id: str, decision: dict[str, Any]
     ) -> tuple[bool, ApprovalRow | None]:
         """Take a decision unless one was taken; returns whether it counts, and the row."""
-        async with self.database.write() as connection:
-            mine = await approval_rows.decide_approval(connection, approval_id, decision, now_ms())
-            return mine, await approval_rows.find_approval(connection, approval_id)
+
+        def decide(connection: Connection) -> tuple[bool, ApprovalRow | None]:
+            mine = approval_rows.decide_approval(connection, approval_id, decision, now_ms())
+            return mine, approval_rows.find_approval(connection, approval_id)
+
+        return await self.database.write(decide)
 
     # -- forks -------------------------------------------------------------------------------
 
@@ -370,51 +347,80 @@ class SqlStore:
             CheckpointNotFoundError: the history keeps no such step.
             ConfigurationError: the new id is taken, or the patch does not fit.
         """
-        for last in (False,) * (_FORK_TRIES - 1) + (True,):
+        source, kept = await self.database.read(_row_and_saves, session_id, self.history_limit)
+        save = next((save for save in kept if save.step == from_step), None)
+        if source is None or save is None:
+            raise forking.no_such_step(session_id, from_step, {save.step for save in kept})
+        state = await self.state(source.log_id, save.through_seq)
+        record = apply_patch(_checkpoint(state, session_id, save), patch)
+        for last in _tries():
             try:
-                async with self.database.write() as connection:
-                    return await self._fork(
-                        connection, session_id, from_step, patch or ForkPatch(), new_session_id
-                    )
+                fork_id = await self.database.write(
+                    forking.fork_session,
+                    source,
+                    save,
+                    state,
+                    record,
+                    new_session_id=new_session_id,
+                    time_ms=now_ms(),
+                    keep_saves=self._keep,
+                )
             except LogConflictError:
                 # Another process took the default id between our look and our insert.
                 if last or new_session_id is not None:
                     raise
+            else:
+                return fork_id, Checkpoint.from_json({**record, "sessionId": fork_id})
         raise AssertionError
-
-    async def _fork(
-        self,
-        connection: AsyncConnection,
-        session_id: str,
-        from_step: int,
-        patch: ForkPatch,
-        new_session_id: str | None,
-    ) -> tuple[str, Checkpoint]:
-        source = await sessions.find_session(connection, session_id)
-        kept: Sequence[Any] = ()
-        if source is not None and self.history_limit:
-            kept = await newest_saves(connection, source.log_id, self.history_limit)
-        save = next((save for save in kept if save.step == from_step), None)
-        if source is None or save is None:
-            raise forking.no_such_step(session_id, from_step, {save.step for save in kept})
-        state = await self._state(connection, source.log_id, save.through_seq)
-        record = apply_patch(_checkpoint(state, session_id, save), patch)
-        fork_id = await forking.fork_session(
-            connection,
-            source,
-            save,
-            state,
-            record,
-            new_session_id=new_session_id,
-            time_ms=now_ms(),
-            keep_saves=self._keep,
-        )
-        return fork_id, Checkpoint.from_json({**record, "sessionId": fork_id})
 
     @property
     def _keep(self) -> int:
         """Save rows to keep: the newest is the checkpoint, even when no history is kept."""
         return max(1, self.history_limit)
+
+
+def _tries() -> Iterator[bool]:
+    """Try again where another process was faster; true at the last time."""
+    yield from (False,) * (_TRIES - 1)
+    yield True
+
+
+def _find_or_create(
+    connection: Connection, session_id: str, record: dict[str, Any], time_ms: int
+) -> SessionRow:
+    row = sessions.find_session(connection, session_id)
+    if row is not None:
+        return row
+    agent = str(record.get("agentId") or "")
+    return sessions.create_session(connection, session_id, agent=agent, time_ms=time_ms)
+
+
+def _row_and_saves(
+    connection: Connection, session_id: str, count: int
+) -> tuple[SessionRow | None, Sequence[Any]]:
+    row = sessions.find_session(connection, session_id)
+    return row, newest_saves(connection, row.log_id, count) if row and count else ()
+
+
+def _delete(
+    connection: Connection,
+    session_id: str,
+    *,
+    keep_history: bool,
+    time_ms: int,
+    keep_saves: int,
+) -> None:
+    row = sessions.find_session(connection, session_id)
+    if row is None:
+        return
+    if not keep_history:
+        sessions.delete_session(connection, row)
+        return
+    new = [NewEvent(ev.SESSION_CLEARED, {})]
+    batch = Batch(session_id, row.log_id, None, row.head, time_ms, new)
+    append(connection, batch, keep_saves=keep_saves)
+    approval_rows.close_approvals(connection, row.log_id, "deleted", time_ms)
+    sessions.set_cleared(connection, session_id)
 
 
 def _checkpoint(state: SessionState, session_id: str, save: Any) -> dict[str, Any]:

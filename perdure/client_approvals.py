@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, Any
 
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.wire import UPDATE_RESOLVE
-from perdure.checkpoint_bridge.checkpoint import PendingApproval
 from perdure.checkpoint_bridge.errors import (
     ApprovalDecidedError,
     ApprovalNotFoundError,
@@ -21,6 +19,7 @@ from perdure.run_handle import RunHandle, run_error
 
 if TYPE_CHECKING:
     from perdure.checkpoint_bridge.approvals import ApprovalRow
+    from perdure.checkpoint_bridge.checkpoint import PendingApproval
     from perdure.client import Client
     from perdure.results import RunResult
 
@@ -36,8 +35,7 @@ class ClientApprovals:
 
     async def list(self, session_id: str | None = None) -> list[PendingApproval]:
         """What waits for a decision, oldest first; no worker need be running."""
-        rows = await self._client.store.approvals(session_id)
-        return [PendingApproval.from_json(await self._pending(row)) for row in rows]
+        return await self._client.store.pending_approvals(session_id)
 
     async def resolve(
         self,
@@ -125,11 +123,3 @@ class ClientApprovals:
         if handle is not None:
             return handle
         return await self._client.reopen(row.session_id)
-
-    async def _pending(self, row: ApprovalRow) -> dict[str, Any]:
-        """The stored record, with arguments that were too large for it from the log."""
-        if "args" in row.pending:
-            return row.pending
-        state = await self._client.store.state(row.log_id, row.seq + 1)
-        raw = state.calls[row.call_index]["function"]["arguments"]
-        return {**row.pending, "args": json.loads(raw)}
