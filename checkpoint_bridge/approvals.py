@@ -12,7 +12,7 @@ from perdure.checkpoint_bridge.events import dump
 from perdure.checkpoint_bridge.schema import approvals
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from sqlalchemy import Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,13 @@ class ApprovalRow:
     decision: dict[str, Any] | None
 
 
-async def find_approval(connection: AsyncConnection, approval_id: str) -> ApprovalRow | None:
+def find_approval(connection: Connection, approval_id: str) -> ApprovalRow | None:
     """The row of an approval, or ``None``."""
-    row = (
-        await connection.execute(select(approvals).where(approvals.c.id == approval_id))
-    ).one_or_none()
+    row = (connection.execute(select(approvals).where(approvals.c.id == approval_id))).one_or_none()
     return None if row is None else _row(row)
 
 
-async def pending_approvals(
-    connection: AsyncConnection, session_id: str | None
-) -> list[ApprovalRow]:
+def pending_approvals(connection: Connection, session_id: str | None) -> list[ApprovalRow]:
     """What waits for a decision, oldest first."""
     query = (
         select(approvals)
@@ -50,14 +46,14 @@ async def pending_approvals(
     )
     if session_id is not None:
         query = query.where(approvals.c.session_id == session_id)
-    return [_row(row) for row in (await connection.execute(query)).all()]
+    return [_row(row) for row in (connection.execute(query)).all()]
 
 
-async def decide_approval(
-    connection: AsyncConnection, approval_id: str, decision: dict[str, Any], time_ms: int
+def decide_approval(
+    connection: Connection, approval_id: str, decision: dict[str, Any], time_ms: int
 ) -> bool:
     """Take a decision unless one was taken; returns whether this one counts."""
-    result = await connection.execute(
+    result = connection.execute(
         update(approvals)
         .where(approvals.c.id == approval_id, approvals.c.decided_at.is_(None))
         .values(decided_at=time_ms, decision=dump(decision))
@@ -65,11 +61,9 @@ async def decide_approval(
     return bool(result.rowcount == 1)
 
 
-async def close_approvals(
-    connection: AsyncConnection, log_id: int, reason: str, time_ms: int
-) -> None:
+def close_approvals(connection: Connection, log_id: int, reason: str, time_ms: int) -> None:
     """Close what still waits in a log, since nobody will act on a decision any more."""
-    await connection.execute(
+    connection.execute(
         update(approvals)
         .where(approvals.c.log_id == log_id, approvals.c.decided_at.is_(None))
         .values(decided_at=time_ms, decision=dump({"closed": reason}))

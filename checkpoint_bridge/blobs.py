@@ -13,14 +13,14 @@ from perdure.checkpoint_bridge.schema import blobs, effects, events
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from sqlalchemy import Connection
 
 
-async def put_blob(connection: AsyncConnection, content: str, time_ms: int) -> str:
+def put_blob(connection: Connection, content: str, time_ms: int) -> str:
     """Store ``content`` (ASCII JSON) unless it is there; returns its digest."""
     digest = digest_of(content)
     insert: Any = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-    await connection.execute(
+    connection.execute(
         insert(blobs)
         .values(digest=digest, size=len(content), content=content, created_at=time_ms)
         .on_conflict_do_nothing()
@@ -28,19 +28,17 @@ async def put_blob(connection: AsyncConnection, content: str, time_ms: int) -> s
     return digest
 
 
-async def get_blob(connection: AsyncConnection, digest: str) -> str | None:
+def get_blob(connection: Connection, digest: str) -> str | None:
     """The content under a digest, or ``None``."""
-    content: str | None = await connection.scalar(
-        select(blobs.c.content).where(blobs.c.digest == digest)
-    )
+    content: str | None = connection.scalar(select(blobs.c.content).where(blobs.c.digest == digest))
     return content
 
 
-async def drop_unused(connection: AsyncConnection, digests: Iterable[str]) -> None:
+def drop_unused(connection: Connection, digests: Iterable[str]) -> None:
     """Delete those of ``digests`` that no event and no effect names any more."""
     wanted = sorted(set(digests))
     for start in range(0, len(wanted), 500):
-        await connection.execute(
+        connection.execute(
             delete(blobs).where(
                 blobs.c.digest.in_(wanted[start : start + 500]),
                 ~exists().where(events.c.ref == blobs.c.digest),

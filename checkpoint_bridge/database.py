@@ -10,31 +10,38 @@ import asyncio
 import contextlib
 import os
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from sqlalchemy import event, inspect, select, text
+from sqlalchemy import create_engine, event, inspect, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import StaticPool
 
 from perdure.checkpoint_bridge.errors import ConfigurationError, LogConflictError, StorageError
 from perdure.checkpoint_bridge.schema import SCHEMA_REVISION, VERSION_TABLE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Callable, Iterator
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Engine
     from sqlalchemy.engine import URL
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 _DRIVERS = {
-    "sqlite": "sqlite+aiosqlite",
+    "sqlite": "sqlite+pysqlite",
     "postgresql": "postgresql+psycopg",
     "postgres": "postgresql+psycopg",
 }
 _MIGRATION_LOCK = 0x7065726475726500
 """Key of PostgreSQL's advisory lock; the bytes spell the project's name."""
+
+_READERS = 4
 
 _BUSY_SECONDS = 30
 """How long a SQLite writer waits for another process's transaction."""
@@ -66,20 +73,16 @@ def parse_store_url(url: str) -> URL:
 class Database:
     """A database that opens itself at first use.
 
-    Reads and writes are separate context managers: a write is one transaction that takes the
-    writer's turn at its beginning (SQLite: ``BEGIN IMMEDIATE``), a read is one snapshot.
+    What is to be done is a plain function of a SQLAlchemy connection. A whole transaction is
+    handed over at once: on SQLite to a thread (a hop for each statement would cost several
+    times the statement), on PostgreSQL to the driver's own event loop support.
     """
 
     def __init__(self, url: str, *, create: bool = True) -> None:
         self.url = parse_store_url(url)
         self._create = create
-        self._reader: AsyncEngine | None = None
-        self._writer: AsyncEngine | None = None
         self._opening = asyncio.Lock()
-        self._turn: asyncio.Lock | contextlib.nullcontext[None] = contextlib.nullcontext()
-        """Serialises this process's SQLite writers: waiting here is cheaper than in SQLite."""
-        self._alone: asyncio.Lock | contextlib.nullcontext[None] = contextlib.nullcontext()
-        """An in-memory database has one connection, so its readers wait for writers too."""
+        self._backend: _Backend | None = None
 
     @property
     def is_sqlite(self) -> bool:
@@ -92,63 +95,62 @@ class Database:
         return self.is_sqlite and self.url.database in (None, "", ":memory:")
 
     def __str__(self) -> str:
-        return (
-            self.url.render_as_string(hide_password=True)
-            .replace("+aiosqlite", "")
-            .replace("+psycopg", "")
-        )
+        return self.url.set(drivername=self.url.get_backend_name()).render_as_string()
 
-    @contextlib.asynccontextmanager
-    async def read(self) -> AsyncIterator[AsyncConnection]:
-        """One consistent snapshot."""
-        await self.open()
-        assert self._reader is not None
+    async def read(
+        self, use: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Give what ``use(connection, …)`` gives, in one transaction that writes nothing."""
+        backend = await self.open()
         with self._errors():
-            async with self._alone, self._reader.connect() as connection:
-                yield connection
+            return await backend.run(_call(use, args, kwargs), write=False)
 
-    @contextlib.asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
-        """One transaction: committed when the block ends, rolled back when it raises."""
-        await self.open()
-        assert self._writer is not None
+    async def write(
+        self, use: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """The same in a transaction that is committed, or rolled back when ``use`` raises.
+
+        On SQLite it has the writer's turn from its beginning (``BEGIN IMMEDIATE``).
+        """
+        backend = await self.open()
         with self._errors():
-            async with self._turn, self._alone, self._writer.begin() as connection:
-                yield connection
+            return await backend.run(_call(use, args, kwargs), write=True)
 
-    async def open(self) -> None:
+    async def open(self) -> _Backend:
         """Connect and migrate. Safe to call by many processes at once.
 
         Raises:
             StorageError: the database is missing, damaged, something else's or too new.
         """
-        if self._writer is not None:
-            return
+        if self._backend is not None:
+            return self._backend
         async with self._opening:
-            if self._writer is None:
-                await self._open()
+            if self._backend is None:
+                self._backend = await self._open()
+            return self._backend
 
     async def close(self) -> None:
         """Give back all connections; the next call opens the database again."""
         async with self._opening:
-            for engine in {self._reader, self._writer} - {None}:
-                assert engine is not None
-                await engine.dispose()
-            self._reader = self._writer = None
+            backend, self._backend = self._backend, None
+            if backend is not None:
+                await backend.close()
 
-    async def _open(self) -> None:
-        if self.is_sqlite and not self.in_memory:
-            self._prepare_file()
-        reader, writer = self._engines()
+    async def _open(self) -> _Backend:
+        backend: _Backend
+        if not self.is_sqlite:
+            backend = _Postgres(self.url)
+        else:
+            if not self.in_memory:
+                self._prepare_file()
+            backend = _Sqlite(self.url, in_memory=self.in_memory)
         try:
             with self._errors():
-                async with writer.begin() as connection:
-                    await connection.run_sync(self._bring_up_to_date)
+                await backend.run(self._bring_up_to_date, write=True)
         except BaseException:
-            await reader.dispose()
-            await writer.dispose()
+            await backend.close()
             raise
-        self._reader, self._writer = reader, writer
+        return backend
 
     def _prepare_file(self) -> None:
         path = Path(self.url.database or "")
@@ -164,25 +166,6 @@ class Database:
         # Conversations are private: only the owner reads the file that we create.
         with contextlib.suppress(FileExistsError, OSError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-
-    def _engines(self) -> tuple[AsyncEngine, AsyncEngine]:
-        if not self.is_sqlite:
-            engine = create_async_engine(
-                self.url, pool_size=5, max_overflow=10, pool_pre_ping=True, pool_recycle=1800
-            )
-            return engine, engine
-        if self.in_memory:
-            memory = create_async_engine(self.url, poolclass=StaticPool)
-            _set_up_sqlite(memory, begin="BEGIN")
-            self._alone = asyncio.Lock()
-            return memory, memory
-        timeout = {"timeout": _BUSY_SECONDS}
-        reader = create_async_engine(self.url, pool_size=4, connect_args=timeout)
-        _set_up_sqlite(reader, begin="BEGIN")
-        writer = create_async_engine(self.url, pool_size=1, max_overflow=0, connect_args=timeout)
-        _set_up_sqlite(writer, begin="BEGIN IMMEDIATE")
-        self._turn = asyncio.Lock()
-        return reader, writer
 
     def _bring_up_to_date(self, connection: Connection) -> None:
         tables = set(inspect(connection).get_table_names())
@@ -214,7 +197,7 @@ class Database:
         raise StorageError(msg, hint="Give another file; nothing was changed.")
 
     @contextlib.contextmanager
-    def _errors(self) -> Any:
+    def _errors(self) -> Iterator[None]:
         try:
             yield
         except IntegrityError as error:
@@ -233,6 +216,64 @@ class Database:
         return StorageError(f"The store {self} cannot be used: {reason}")
 
 
+class _Backend(Protocol):
+    """Runs a function in a transaction on one kind of database."""
+
+    async def run(self, use: Callable[[Connection], R], *, write: bool) -> R: ...
+
+    async def close(self) -> None: ...
+
+
+class _Sqlite:
+    """SQLite: one thread that writes, a few that read; in memory one for both."""
+
+    def __init__(self, url: URL, *, in_memory: bool) -> None:
+        threads = partial(ThreadPoolExecutor, thread_name_prefix="perdure-store")
+        self._write_thread = threads(1)
+        self._write_engine = _sqlite_engine(url, "BEGIN IMMEDIATE", in_memory=in_memory)
+        # What is in memory is in one connection, so its readers wait for the writer too.
+        self._read_threads = self._write_thread if in_memory else threads(_READERS)
+        self._read_engine = self._write_engine if in_memory else _sqlite_engine(url, "BEGIN")
+
+    async def run(self, use: Callable[[Connection], R], *, write: bool) -> R:
+        engine = self._write_engine if write else self._read_engine
+        threads = self._write_thread if write else self._read_threads
+
+        def transaction() -> R:
+            with engine.begin() as connection:
+                return use(connection)
+
+        return await asyncio.get_running_loop().run_in_executor(threads, transaction)
+
+    async def close(self) -> None:
+        for threads in (self._write_thread, self._read_threads):
+            await asyncio.to_thread(threads.shutdown)
+        self._write_engine.dispose()
+        self._read_engine.dispose()
+
+
+class _Postgres:
+    """PostgreSQL: pooled connections on the event loop."""
+
+    def __init__(self, url: URL) -> None:
+        self._engine = create_async_engine(
+            url, pool_size=5, max_overflow=10, pool_pre_ping=True, pool_recycle=1800
+        )
+
+    async def run(self, use: Callable[[Connection], R], *, write: bool) -> R:  # noqa: ARG002
+        async with self._engine.begin() as connection:
+            return await connection.run_sync(use)
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+
+def _call(
+    use: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Callable[[Connection], R]:
+    return lambda connection: use(connection, *args, **kwargs)
+
+
 def upgrade(connection: Connection, revision: str = "head") -> None:
     """Run the migrations up to ``revision`` inside the caller's transaction."""
     # Alembic takes a tenth of a second to import and a current store does not need it.
@@ -245,10 +286,15 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
     command.upgrade(config, revision)
 
 
-def _set_up_sqlite(engine: AsyncEngine, *, begin: str) -> None:
+def _sqlite_engine(url: URL, begin: str, *, in_memory: bool = False) -> Engine:
     """Take transactions out of the driver's hands, and make commits survive a power cut."""
+    engine = create_engine(
+        url,
+        connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False},
+        **({"poolclass": StaticPool} if in_memory else {"pool_size": _READERS}),
+    )
 
-    @event.listens_for(engine.sync_engine, "connect")
+    @event.listens_for(engine, "connect")
     def on_connect(connection: Any, _record: Any) -> None:
         connection.isolation_level = None
         cursor = connection.cursor()
@@ -257,9 +303,11 @@ def _set_up_sqlite(engine: AsyncEngine, *, begin: str) -> None:
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.close()
 
-    @event.listens_for(engine.sync_engine, "begin")
+    @event.listens_for(engine, "begin")
     def on_begin(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
+
+    return engine
 
 
 __all__ = ["Database", "parse_store_url", "upgrade"]

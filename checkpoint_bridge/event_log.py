@@ -20,7 +20,7 @@ from perdure.checkpoint_bridge.schema import approvals, blobs, events, logs, sav
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from sqlalchemy import Connection
 
 _TITLE_LENGTH = 80
 
@@ -41,8 +41,8 @@ class Batch:
     """True when a run opens the session: it becomes the writer if nobody wrote meanwhile."""
 
 
-async def append(
-    connection: AsyncConnection, batch: Batch, *, keep_saves: int, step: int | None = None
+def append(
+    connection: Connection, batch: Batch, *, keep_saves: int, step: int | None = None
 ) -> int:
     """Append events and saves; returns the log's length after them.
 
@@ -55,10 +55,11 @@ async def append(
         LogConflictError: another writer was here, or wrote something else at this place.
     """
     row = (
-        await connection.execute(
-            select(sessions.c.head, sessions.c.writer, sessions.c.title, sessions.c.step).where(
-                sessions.c.session_id == batch.session_id, sessions.c.log_id == batch.log_id
-            )
+        connection.execute(
+            select(sessions.c.head, sessions.c.writer, sessions.c.title, sessions.c.step)
+            .where(sessions.c.session_id == batch.session_id, sessions.c.log_id == batch.log_id)
+            # One writer at a time (PostgreSQL; a SQLite transaction has the whole file).
+            .with_for_update()
         )
     ).one_or_none()
     _check_turn(batch, row)
@@ -66,14 +67,14 @@ async def append(
     encoded = [encode(event) for event in batch.events]
     there = 0
     if row.head > batch.head:
-        there = await _already_there(connection, batch, [event.digest for event in encoded])
+        there = _already_there(connection, batch, [event.digest for event in encoded])
     new = range(there, len(encoded))
     for index in new:
         content = encoded[index].blob
         if content is not None:
-            await put_blob(connection, content, batch.time_ms)
+            put_blob(connection, content, batch.time_ms)
     if new:
-        await connection.execute(
+        connection.execute(
             insert(events),
             [
                 {
@@ -88,7 +89,7 @@ async def append(
                 for index in new
             ],
         )
-        await _project(connection, batch, [batch.events[index] for index in new])
+        _project(connection, batch, [batch.events[index] for index in new])
     end = batch.head + len(encoded)
     head = max(row.head, end)
     changes: dict[str, Any] = {"head": head}
@@ -104,8 +105,8 @@ async def append(
     # A save that another attempt of this append has made already is not made again.
     new_saves = [save for save in batch.saves if save.after > there]
     if new_saves:
-        changes.update(await _save(connection, batch, new_saves, step, keep_saves))
-    await connection.execute(
+        changes.update(_save(connection, batch, new_saves, step, keep_saves))
+    connection.execute(
         update(sessions).where(sessions.c.session_id == batch.session_id).values(**changes)
     )
     return end
@@ -128,9 +129,9 @@ def _check_turn(batch: Batch, row: Any) -> None:
         raise LogConflictError(msg)
 
 
-async def _already_there(connection: AsyncConnection, batch: Batch, digests: list[str]) -> int:
+def _already_there(connection: Connection, batch: Batch, digests: list[str]) -> int:
     stored = (
-        await connection.scalars(
+        connection.scalars(
             select(events.c.digest)
             .where(
                 events.c.log_id == batch.log_id,
@@ -146,10 +147,10 @@ async def _already_there(connection: AsyncConnection, batch: Batch, digests: lis
     return len(stored)
 
 
-async def _project(connection: AsyncConnection, batch: Batch, new: Sequence[NewEvent]) -> None:
+def _project(connection: Connection, batch: Batch, new: Sequence[NewEvent]) -> None:
     for event in new:
         if event.type == ev.APPROVAL_REQUESTED:
-            await connection.execute(
+            connection.execute(
                 insert(approvals).values(
                     id=event.data["id"],
                     log_id=batch.log_id,
@@ -185,14 +186,14 @@ def _step(step: int, new: Sequence[NewEvent]) -> int:
     return step
 
 
-async def _save(
-    connection: AsyncConnection,
+def _save(
+    connection: Connection,
     batch: Batch,
     new: Sequence[NewSave],
     step: int,
     keep: int,
 ) -> dict[str, Any]:
-    await connection.execute(
+    connection.execute(
         insert(saves),
         [
             {
@@ -215,7 +216,7 @@ async def _save(
         .limit(1)
         .scalar_subquery()
     )
-    await connection.execute(
+    connection.execute(
         delete(saves).where(saves.c.log_id == batch.log_id, saves.c.through_seq < oldest)
     )
     newest = new[-1]
@@ -226,14 +227,14 @@ async def _save(
     }
 
 
-async def lineage(connection: AsyncConnection, log_id: int) -> list[tuple[int, int, int | None]]:
+def lineage(connection: Connection, log_id: int) -> list[tuple[int, int, int | None]]:
     """The logs that a log is made of, oldest first: ``(log_id, from_seq, to_seq or None)``."""
     line: list[tuple[int, int, int | None]] = []
     end: int | None = None
     current: int | None = log_id
     while current is not None:
         row = (
-            await connection.execute(
+            connection.execute(
                 select(logs.c.parent_id, logs.c.inherited).where(logs.c.id == current)
             )
         ).one()
@@ -244,8 +245,8 @@ async def lineage(connection: AsyncConnection, log_id: int) -> list[tuple[int, i
     return line[::-1]
 
 
-async def read_events(
-    connection: AsyncConnection,
+def read_events(
+    connection: Connection,
     log_id: int,
     start: int,
     end: int | None = None,
@@ -253,7 +254,7 @@ async def read_events(
     limit: int | None = None,
 ) -> list[Event]:
     """Committed events with ``start <= seq < end``, in order, at most ``limit``."""
-    parts = await lineage(connection, log_id)
+    parts = lineage(connection, log_id)
     where = or_(
         *(
             and_(
@@ -275,7 +276,7 @@ async def read_events(
         query = query.where(events.c.seq < end)
     if limit is not None:
         query = query.limit(limit)
-    rows = (await connection.execute(query)).all()
+    rows = (connection.execute(query)).all()
     return [_event(row) for row in rows]
 
 
@@ -283,7 +284,7 @@ def _event(row: Any) -> Event:
     return Event(row.seq, row.type, row.time_ms, ev.decode(row.type, row.data, row.content))
 
 
-async def newest_saves(connection: AsyncConnection, log_id: int, limit: int) -> Sequence[Any]:
+def newest_saves(connection: Connection, log_id: int, limit: int) -> Sequence[Any]:
     """Rows of the newest saves of a log, newest first."""
     query = select(saves).where(saves.c.log_id == log_id).order_by(saves.c.through_seq.desc())
-    return (await connection.execute(query.limit(limit))).all()
+    return (connection.execute(query.limit(limit))).all()

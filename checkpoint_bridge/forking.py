@@ -12,7 +12,7 @@ from perdure.checkpoint_bridge.events import NewEvent, NewSave
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from sqlalchemy import Connection
 
     from perdure.checkpoint_bridge.fold import SessionState
     from perdure.checkpoint_bridge.sessions import SessionRow
@@ -26,8 +26,8 @@ def no_such_step(session_id: str, step: int, kept: Collection[int]) -> Checkpoin
     return CheckpointNotFoundError(msg, kept=steps)
 
 
-async def fork_session(
-    connection: AsyncConnection,
+def fork_session(
+    connection: Connection,
     source: SessionRow,
     save: Any,
     state: SessionState,
@@ -45,11 +45,11 @@ async def fork_session(
     Raises:
         ConfigurationError: the id is taken (``field`` is ``newSessionId``).
     """
-    fork_id = new_session_id or await _free_id(connection, source.session_id)
-    if await sessions.find_session(connection, fork_id) is not None:
+    fork_id = new_session_id or _free_id(connection, source.session_id)
+    if sessions.find_session(connection, fork_id) is not None:
         msg = f"fork: session {fork_id!r} already has a checkpoint."
         raise ConfigurationError(msg, field="newSessionId")
-    row = await sessions.create_session(
+    row = sessions.create_session(
         connection,
         fork_id,
         agent=source.agent,
@@ -63,7 +63,7 @@ async def fork_session(
     ]
     saved = NewSave(len(new), ev.IN_PROGRESS, record.get("finishReason") or "")
     batch = Batch(fork_id, row.log_id, None, row.head, time_ms, new, [saved])
-    await append(connection, batch, keep_saves=keep_saves, step=state.step)
+    append(connection, batch, keep_saves=keep_saves, step=state.step)
     return fork_id
 
 
@@ -87,8 +87,8 @@ def _difference(state: SessionState, record: dict[str, Any]) -> list[NewEvent]:
     return new
 
 
-async def _free_id(connection: AsyncConnection, session_id: str) -> str:
+def _free_id(connection: Connection, session_id: str) -> str:
     number = 1
-    while await sessions.find_session(connection, f"{session_id}.fork-{number}") is not None:
+    while sessions.find_session(connection, f"{session_id}.fork-{number}") is not None:
         number += 1
     return f"{session_id}.fork-{number}"

@@ -18,7 +18,7 @@ from perdure.checkpoint_bridge.events import INLINE_LIMIT, dump
 from perdure.checkpoint_bridge.schema import blobs, effects, logs, sessions
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from sqlalchemy import Connection
 
 MODEL_CALL = -1
 """The index under which a turn's model call itself is kept."""
@@ -53,8 +53,8 @@ class Effect:
         return self.outcome is not None
 
 
-async def begin_effect(
-    connection: AsyncConnection,
+def begin_effect(
+    connection: Connection,
     effect_id: EffectId,
     *,
     session_id: str,
@@ -68,7 +68,7 @@ async def begin_effect(
         LogConflictError: the session belongs to another run by now; the effect must not happen.
     """
     owner = (
-        await connection.execute(
+        connection.execute(
             select(logs.c.uid, sessions.c.writer)
             .select_from(sessions.join(logs, logs.c.id == sessions.c.log_id))
             .where(sessions.c.session_id == session_id, sessions.c.log_id == effect_id.log_id)
@@ -77,9 +77,9 @@ async def begin_effect(
     if owner is None or owner.writer != run_id:
         msg = f"The session {session_id} belongs to a newer run; this call must not happen."
         raise LogConflictError(msg)
-    found = await find_effect(connection, effect_id)
+    found = find_effect(connection, effect_id)
     if found is None:
-        await connection.execute(
+        connection.execute(
             insert(effects).values(
                 log_id=effect_id.log_id,
                 seq=effect_id.seq,
@@ -94,12 +94,12 @@ async def begin_effect(
     found.log_uid = owner.uid
     if not found.done:
         found.starts += 1
-        await connection.execute(update(effects).where(*_is(effect_id)).values(starts=found.starts))
+        connection.execute(update(effects).where(*_is(effect_id)).values(starts=found.starts))
     return found
 
 
-async def end_effect(
-    connection: AsyncConnection,
+def end_effect(
+    connection: Connection,
     effect_id: EffectId,
     *,
     outcome: dict[str, Any],
@@ -110,8 +110,8 @@ async def end_effect(
     content = dump(message)
     ref = None
     if len(content) > INLINE_LIMIT:
-        ref = await put_blob(connection, content, time_ms)
-    await connection.execute(
+        ref = put_blob(connection, content, time_ms)
+    connection.execute(
         update(effects)
         .where(*_is(effect_id), effects.c.ended_at.is_(None))
         .values(
@@ -121,27 +121,27 @@ async def end_effect(
             ref=ref,
         )
     )
-    stored = await find_effect(connection, effect_id)
+    stored = find_effect(connection, effect_id)
     if stored is None or not stored.done:
         msg = "The session was deleted while one of its calls ran."
         raise LogConflictError(msg)
     return stored
 
 
-async def note_attempt(
-    connection: AsyncConnection, effect_id: EffectId, attempt: dict[str, Any]
+def note_attempt(
+    connection: Connection, effect_id: EffectId, attempt: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Add a failed attempt (``{error, usage?}``); returns all of them."""
-    found = await find_effect(connection, effect_id)
+    found = find_effect(connection, effect_id)
     attempts = [*(found.attempts if found else []), attempt]
-    await connection.execute(update(effects).where(*_is(effect_id)).values(attempts=dump(attempts)))
+    connection.execute(update(effects).where(*_is(effect_id)).values(attempts=dump(attempts)))
     return attempts
 
 
-async def find_effect(connection: AsyncConnection, effect_id: EffectId) -> Effect | None:
+def find_effect(connection: Connection, effect_id: EffectId) -> Effect | None:
     """The row of an effect, or ``None`` when it was never begun."""
     row = (
-        await connection.execute(
+        connection.execute(
             select(effects, blobs.c.content, logs.c.uid)
             .select_from(
                 effects.join(logs, logs.c.id == effects.c.log_id).outerjoin(

@@ -12,8 +12,7 @@ from perdure.checkpoint_bridge.blobs import drop_unused
 from perdure.checkpoint_bridge.schema import approvals, effects, events, logs, saves, sessions
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Table
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from sqlalchemy import ColumnElement, Connection, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +34,16 @@ class SessionRow:
     parent_session: str | None
 
 
-async def find_session(connection: AsyncConnection, session_id: str) -> SessionRow | None:
+def find_session(connection: Connection, session_id: str) -> SessionRow | None:
     """The row of a session, or ``None``."""
     row = (
-        await connection.execute(select(sessions).where(sessions.c.session_id == session_id))
+        connection.execute(select(sessions).where(sessions.c.session_id == session_id))
     ).one_or_none()
     return None if row is None else SessionRow(**row._mapping)  # noqa: SLF001 - public in SQLAlchemy
 
 
-async def list_sessions(
-    connection: AsyncConnection, *, limit: int | None, status: str | None
+def list_sessions(
+    connection: Connection, *, limit: int | None, status: str | None
 ) -> list[SessionRow]:
     """Sessions, newest activity first; reads no log."""
     query = select(sessions).order_by(sessions.c.updated_at.desc(), sessions.c.session_id)
@@ -52,12 +51,12 @@ async def list_sessions(
         query = query.where(sessions.c.status == status)
     if limit is not None:
         query = query.limit(limit)
-    rows = (await connection.execute(query)).all()
+    rows = (connection.execute(query)).all()
     return [SessionRow(**row._mapping) for row in rows]  # noqa: SLF001 - as above
 
 
-async def create_session(
-    connection: AsyncConnection,
+def create_session(
+    connection: Connection,
     session_id: str,
     *,
     agent: str,
@@ -66,7 +65,7 @@ async def create_session(
     inherited: int = 0,
 ) -> SessionRow:
     """Make a session with a log of its own, or one that begins with a parent's events."""
-    result = await connection.execute(
+    result = connection.execute(
         insert(logs)
         .values(
             uid=uuid.uuid4().hex,
@@ -91,48 +90,42 @@ async def create_session(
         parent_session=parent.session_id if parent else None,
     )
     values = {name: getattr(row, name) for name in SessionRow.__slots__}
-    await connection.execute(insert(sessions).values(**values))
+    connection.execute(insert(sessions).values(**values))
     return row
 
 
-async def delete_session(connection: AsyncConnection, row: SessionRow) -> None:
+def delete_session(connection: Connection, row: SessionRow) -> None:
     """Delete a session and what only it used; forks that share its beginning keep it."""
-    await connection.execute(delete(sessions).where(sessions.c.session_id == row.session_id))
+    connection.execute(delete(sessions).where(sessions.c.session_id == row.session_id))
     for table in (saves, effects, approvals):
-        refs = await _refs(connection, effects, row.log_id) if table is effects else []
-        await connection.execute(delete(table).where(table.c.log_id == row.log_id))
-        await drop_unused(connection, refs)
+        refs = _refs(connection, effects, row.log_id) if table is effects else []
+        connection.execute(delete(table).where(table.c.log_id == row.log_id))
+        drop_unused(connection, refs)
     log_id: int | None = row.log_id
     while log_id is not None:
-        log_id = await _shrink_log(connection, log_id)
+        log_id = _shrink_log(connection, log_id)
 
 
-async def _shrink_log(connection: AsyncConnection, log_id: int) -> int | None:
+def _shrink_log(connection: Connection, log_id: int) -> int | None:
     """Drop what no session needs of a log without a session; returns the next log to look at."""
-    used = await connection.scalar(
-        select(func.max(logs.c.inherited)).where(logs.c.parent_id == log_id)
-    )
+    used = connection.scalar(select(func.max(logs.c.inherited)).where(logs.c.parent_id == log_id))
     rest = events.c.seq >= used if used is not None else None
-    refs = await _refs(connection, events, log_id, rest)
+    refs = _refs(connection, events, log_id, rest)
     drop = delete(events).where(events.c.log_id == log_id)
-    await connection.execute(drop if rest is None else drop.where(rest))
-    await drop_unused(connection, refs)
+    connection.execute(drop if rest is None else drop.where(rest))
+    drop_unused(connection, refs)
     if used is not None:
         return None
-    parent: int | None = await connection.scalar(
-        select(logs.c.parent_id).where(logs.c.id == log_id)
-    )
-    await connection.execute(delete(logs).where(logs.c.id == log_id))
+    parent: int | None = connection.scalar(select(logs.c.parent_id).where(logs.c.id == log_id))
+    connection.execute(delete(logs).where(logs.c.id == log_id))
     if parent is None:
         return None
-    owner = await connection.scalar(
-        select(sessions.c.session_id).where(sessions.c.log_id == parent)
-    )
+    owner = connection.scalar(select(sessions.c.session_id).where(sessions.c.log_id == parent))
     return parent if owner is None else None
 
 
-async def _refs(
-    connection: AsyncConnection,
+def _refs(
+    connection: Connection,
     table: Table,
     log_id: int,
     where: ColumnElement[bool] | None = None,
@@ -140,21 +133,21 @@ async def _refs(
     query = select(table.c.ref).where(table.c.log_id == log_id, table.c.ref.is_not(None))
     if where is not None:
         query = query.where(where)
-    return list((await connection.scalars(query)).all())
+    return list((connection.scalars(query)).all())
 
 
-async def set_running(connection: AsyncConnection, session_id: str, agent: str) -> None:
+def set_running(connection: Connection, session_id: str, agent: str) -> None:
     """Mark that a run goes on (its first save may be minutes away)."""
-    await connection.execute(
+    connection.execute(
         update(sessions)
         .where(sessions.c.session_id == session_id)
         .values(agent=agent, status="in-progress", approval_id=None)
     )
 
 
-async def set_cleared(connection: AsyncConnection, session_id: str) -> None:
+def set_cleared(connection: Connection, session_id: str) -> None:
     """Mark that a session has no checkpoint (its history stays)."""
-    await connection.execute(
+    connection.execute(
         update(sessions)
         .where(sessions.c.session_id == session_id)
         .values(has_checkpoint=False, status="cleared", step=0, approval_id=None, writer=None)
