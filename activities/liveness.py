@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, TypeVar
+import functools
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from temporalio import activity
 
@@ -13,6 +14,7 @@ from perdure.checkpoint_bridge.errors import LogConflictError, StorageError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 _FIRST_WAIT = 0.1
@@ -40,6 +42,17 @@ async def heartbeats() -> AsyncIterator[None]:
         yield
     finally:
         task.cancel()
+
+
+def kept_alive(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    """Heartbeat while an activity runs, so that its worker's death is noticed in seconds."""
+
+    @functools.wraps(function)
+    async def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        async with heartbeats():
+            return await function(*args, **kwargs)
+
+    return wrapper
 
 
 async def until_stored(use: Callable[[], Awaitable[R]]) -> R:

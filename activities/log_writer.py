@@ -9,6 +9,7 @@ from temporalio import activity
 
 from perdure.activities.deps import Deps
 from perdure.activities.failures import boundary
+from perdure.activities.liveness import kept_alive
 from perdure.activities.opening import read_input
 from perdure.activities.planning import error_message
 from perdure.activities.tool_call import unknown_outcome
@@ -71,6 +72,7 @@ class LogWriter(Deps):
 
     @activity.defn(name=ACTIVITY_INPUT)
     @boundary
+    @kept_alive
     async def apply_input(self, task: InputTask) -> InputApplied:
         """Append the messages that the transcript does not hold yet, in order of arrival."""
         state = await self.store.state(task.log_id, task.head)
@@ -97,6 +99,7 @@ class LogWriter(Deps):
 
     @activity.defn(name=ACTIVITY_DECIDE)
     @boundary
+    @kept_alive
     async def record_decision(self, task: DecisionTask) -> DecisionRecord:
         """Take a decision, unless one was taken before: then say which one counts.
 
@@ -150,6 +153,7 @@ class LogWriter(Deps):
 
     @activity.defn(name=ACTIVITY_CLOSE)
     @boundary
+    @kept_alive
     async def close_run(self, task: CloseTask) -> CloseResult:
         """Close what the log has open, by what the log and the ledger say.
 

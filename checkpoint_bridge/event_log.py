@@ -150,6 +150,9 @@ def _already_there(connection: Connection, batch: Batch, digests: list[str]) -> 
 def _project(connection: Connection, batch: Batch, new: Sequence[NewEvent]) -> None:
     for event in new:
         if event.type == ev.APPROVAL_REQUESTED:
+            # Not of the event itself: announced again after a lost workflow task, it must be
+            # the same event.
+            pending = {**event.data["pending"], "createdAt": ev.iso(batch.time_ms)}
             connection.execute(
                 insert(approvals).values(
                     id=event.data["id"],
@@ -158,7 +161,7 @@ def _project(connection: Connection, batch: Batch, new: Sequence[NewEvent]) -> N
                     run_id=batch.run_id or "",
                     seq=event.data["seq"],
                     call_index=event.data["index"],
-                    pending=ev.dump(event.data["pending"]),
+                    pending=ev.dump(pending),
                     created_at=batch.time_ms,
                 )
             )

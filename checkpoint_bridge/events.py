@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 TURN_START = "turn/start"
@@ -24,7 +25,7 @@ TOOL_RESULT = "tool/result"
 END_SEED = "session/end-seed"
 TRANSCRIPT_DELTA = "transcript_delta"
 APPROVAL_REQUESTED = "approval/requested"
-"""Ours: ``{id, seq, index, pending}``."""
+"""Ours: ``{id, seq, index, pending}``; ``pending`` has no time, the event has it."""
 APPROVAL_DECIDED = "approval/decided"
 """Ours: ``{id, approved, note?, by?}``."""
 AGENT_DRIFT = "agent/drift"
@@ -94,6 +95,12 @@ class Event:
 def dump(value: Any) -> str:
     """JSON as the store keeps it: ASCII, no spaces, keys sorted, so equal values are equal text."""
     return json.dumps(value, ensure_ascii=True, separators=(",", ":"), sort_keys=True)
+
+
+def iso(time_ms: int) -> str:
+    """A time of ours as the documented records have it."""
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def digest_of(content: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections import OrderedDict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint_bridge import (
@@ -148,7 +147,7 @@ class SqlStore:
                 HistoryEntry.from_json(
                     {
                         "step": save.step,
-                        "savedAt": _iso(save.saved_at),
+                        "savedAt": ev.iso(save.saved_at),
                         "status": save.status,
                         "checkpoint": _checkpoint(state, session_id, save),
                     }
@@ -437,11 +436,6 @@ def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
     while count < min(len(a), len(b)) and a[count] == b[count]:
         count += 1
     return count
-
-
-def _iso(time_ms: int) -> str:
-    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def session_not_found(session_id: str) -> SessionNotFoundError:

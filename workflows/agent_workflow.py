@@ -32,7 +32,7 @@ from perdure.checkpoint_bridge.errors import (
     SessionConflictError,
 )
 from perdure.checkpoint_bridge.events import AWAITING_APPROVAL, FINISHED, INLINE_LIMIT
-from perdure.workflows.options import CLEANUP, STORE_RETRY, STORE_TIMEOUT
+from perdure.workflows.options import CLEANUP, HEARTBEAT, STORE_RETRY, STORE_TIMEOUT
 from perdure.workflows.requests import check_input, input_digest, read_decision, read_request
 from perdure.workflows.run_loop import RollOverError, RunLoop
 from perdure.workflows.session_log import now_ms
@@ -145,6 +145,7 @@ class AgentWorkflow:
             ),
             result_type=CloseResult,
             start_to_close_timeout=STORE_TIMEOUT,
+            heartbeat_timeout=HEARTBEAT,
             retry_policy=STORE_RETRY,
         )
         if not result.finished:

@@ -13,7 +13,7 @@ from perdure.checkpoint_bridge.errors import (
     ApprovalNotFoundError,
     error_from_wire,
 )
-from perdure.workflows.options import STORE_RETRY, STORE_TIMEOUT
+from perdure.workflows.options import HEARTBEAT, STORE_RETRY, STORE_TIMEOUT
 from perdure.workflows.session_log import now_ms
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class Approvals:
                 ),
                 result_type=DecisionRecord,
                 start_to_close_timeout=STORE_TIMEOUT,
+                heartbeat_timeout=HEARTBEAT,
                 retry_policy=STORE_RETRY,
                 summary="approve" if decision.approved else "reject",
             )

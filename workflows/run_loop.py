@@ -303,7 +303,6 @@ class RunLoop:
             "toolCallId": plan.call_id,
             "toolName": plan.tool,
             "agentId": self.agent,
-            "createdAt": workflow.now().isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         }
         if plan.arguments is not None:
             pending["args"] = json.loads(plan.arguments) if plan.arguments.strip() else {}
@@ -348,6 +347,7 @@ class RunLoop:
             ),
             result_type=InputApplied,
             start_to_close_timeout=STORE_TIMEOUT,
+            heartbeat_timeout=HEARTBEAT,
             retry_policy=STORE_RETRY,
         )
         return applied
