@@ -89,7 +89,8 @@ class ToolCall(Deps):
         arguments = parse_arguments(tool, call["function"]["arguments"])
         if not isinstance(arguments, BaseModel):
             return _failed(task, call, arguments)
-        context = self._context(task, effect)
+        uid = await until_stored(lambda: self.store.log_uid(task.log_id))
+        context = self._context(task, effect, uid)
         try:
             value = await self._run(tool, arguments, context, task)
             return tool_message(call, result_text(to_json_value(value)))
@@ -125,7 +126,7 @@ class ToolCall(Deps):
             "function": {"name": task.tool, "arguments": raw},
         }
 
-    def _context(self, task: ToolTask, effect: Effect) -> ToolContext:
+    def _context(self, task: ToolTask, effect: Effect, log_uid: str) -> ToolContext:
         logger = logging.LoggerAdapter(
             logging.getLogger(f"perdure.tools.{task.tool}"),
             {"session_id": task.session_id, "tool_call_id": task.call_id},
@@ -135,7 +136,7 @@ class ToolCall(Deps):
             run_id=task.run_id,
             tool_call_id=task.call_id,
             # The log's random id keeps keys apart when a session starts over under its old id.
-            idempotency_key=f"{task.session_id}:{effect.log_uid[:12]}:{task.seq}.{task.index}",
+            idempotency_key=f"{task.session_id}:{log_uid[:12]}:{task.seq}.{task.index}",
             attempt=effect.starts,
             logger=logger,
             beat=activity.heartbeat,

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, delete, insert, or_, select, update
+from sqlalchemy import and_, bindparam, delete, insert, or_, select, update
 
 from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.blobs import put_blob
 from perdure.checkpoint_bridge.errors import LogConflictError
-from perdure.checkpoint_bridge.events import Event, NewEvent, NewSave, encode
+from perdure.checkpoint_bridge.events import Event, NewEvent, NewSave, StoredEvent, encode
 from perdure.checkpoint_bridge.schema import approvals, blobs, events, logs, saves, sessions
 
 if TYPE_CHECKING:
@@ -41,6 +41,25 @@ class Batch:
     """True when a run opens the session: it becomes the writer if nobody wrote meanwhile."""
 
 
+# Built once: making a statement costs more than SQLite needs to run it.
+_FIND = (
+    select(sessions)
+    .where(
+        sessions.c.session_id == bindparam("session_id"), sessions.c.log_id == bindparam("log_id")
+    )
+    # One writer at a time (PostgreSQL; a SQLite transaction has the whole file).
+    .with_for_update()
+)
+_INSERT_EVENTS = insert(events)
+_INSERT_SAVES = insert(saves)
+_CHANGED = ("head", "writer", "title", "updated_at", "has_checkpoint", "status", "step")
+_UPDATE = (
+    update(sessions)
+    .where(sessions.c.session_id == bindparam("key"))
+    .values({name: bindparam(f"new_{name}") for name in (*_CHANGED, "approval_id")})
+)
+
+
 def append(
     connection: Connection, batch: Batch, *, keep_saves: int, step: int | None = None
 ) -> int:
@@ -54,62 +73,61 @@ def append(
     Raises:
         LogConflictError: another writer was here, or wrote something else at this place.
     """
-    row = (
-        connection.execute(
-            select(sessions.c.head, sessions.c.writer, sessions.c.title, sessions.c.step)
-            .where(sessions.c.session_id == batch.session_id, sessions.c.log_id == batch.log_id)
-            # One writer at a time (PostgreSQL; a SQLite transaction has the whole file).
-            .with_for_update()
-        )
-    ).one_or_none()
+    keys = {"session_id": batch.session_id, "log_id": batch.log_id}
+    row = connection.execute(_FIND, keys).one_or_none()
     _check_turn(batch, row)
     assert row is not None
     encoded = [encode(event) for event in batch.events]
     there = 0
     if row.head > batch.head:
         there = _already_there(connection, batch, [event.digest for event in encoded])
-    new = range(there, len(encoded))
-    for index in new:
-        content = encoded[index].blob
-        if content is not None:
-            put_blob(connection, content, batch.time_ms)
-    if new:
-        connection.execute(
-            insert(events),
-            [
-                {
-                    "log_id": batch.log_id,
-                    "seq": batch.head + index,
-                    "type": encoded[index].type,
-                    "time_ms": batch.time_ms,
-                    "data": encoded[index].data,
-                    "ref": encoded[index].ref,
-                    "digest": encoded[index].digest,
-                }
-                for index in new
-            ],
-        )
-        _project(connection, batch, [batch.events[index] for index in new])
+    values = {name: getattr(row, name) for name in (*_CHANGED, "approval_id")}
     end = batch.head + len(encoded)
-    head = max(row.head, end)
-    changes: dict[str, Any] = {"head": head}
-    if new:
-        changes["updated_at"] = batch.time_ms
+    values["head"] = max(row.head, end)
     if batch.take_over:
-        changes["writer"] = batch.run_id
-    if not row.title and (title := _title(batch.events)):
-        changes["title"] = title
-    step = _step(row.step if step is None else step, [batch.events[index] for index in new])
-    if step != row.step:
-        changes["step"] = step
+        values["writer"] = batch.run_id
+    if step is not None:
+        values["step"] = step
+    new = batch.events[there:]
+    if new:
+        _insert(connection, batch, encoded[there:], batch.head + there)
+        _project(connection, batch, new)
+        values["updated_at"] = batch.time_ms
+        values["title"] = row.title or _title(new)
+        values["step"] = _step(values["step"], new)
     # A save that another attempt of this append has made already is not made again.
     new_saves = [save for save in batch.saves if save.after > there]
     if new_saves:
-        changes.update(_save(connection, batch, new_saves, step, keep_saves))
-    connection.execute(
-        update(sessions).where(sessions.c.session_id == batch.session_id).values(**changes)
-    )
+        _save(connection, batch, new_saves, values["step"], keep_saves)
+        values["has_checkpoint"] = True
+        values["status"] = new_saves[-1].status
+        values["approval_id"] = new_saves[-1].approval_id
+    changes = {f"new_{name}": value for name, value in values.items()}
+    connection.execute(_UPDATE, {"key": batch.session_id, **changes})
     return end
+
+
+def _insert(
+    connection: Connection, batch: Batch, encoded: Sequence[StoredEvent], first: int
+) -> None:
+    for event in encoded:
+        if event.blob is not None:
+            put_blob(connection, event.blob, batch.time_ms)
+    connection.execute(
+        _INSERT_EVENTS,
+        [
+            {
+                "log_id": batch.log_id,
+                "seq": seq,
+                "type": event.type,
+                "time_ms": batch.time_ms,
+                "data": event.data,
+                "ref": event.ref,
+                "digest": event.digest,
+            }
+            for seq, event in enumerate(encoded, start=first)
+        ],
+    )
 
 
 def _check_turn(batch: Batch, row: Any) -> None:
@@ -195,9 +213,9 @@ def _save(
     new: Sequence[NewSave],
     step: int,
     keep: int,
-) -> dict[str, Any]:
+) -> None:
     connection.execute(
-        insert(saves),
+        _INSERT_SAVES,
         [
             {
                 "log_id": batch.log_id,
@@ -211,23 +229,21 @@ def _save(
             for save in new
         ],
     )
+    if new[-1].status != ev.IN_PROGRESS:
+        # Reads never look beyond the ring, so it need not be cut at each save.
+        _cut_ring(connection, batch.log_id, keep)
+
+
+def _cut_ring(connection: Connection, log_id: int, keep: int) -> None:
     oldest = (
         select(saves.c.through_seq)
-        .where(saves.c.log_id == batch.log_id)
+        .where(saves.c.log_id == log_id)
         .order_by(saves.c.through_seq.desc())
         .offset(keep - 1)
         .limit(1)
         .scalar_subquery()
     )
-    connection.execute(
-        delete(saves).where(saves.c.log_id == batch.log_id, saves.c.through_seq < oldest)
-    )
-    newest = new[-1]
-    return {
-        "has_checkpoint": True,
-        "status": newest.status,
-        "approval_id": newest.approval_id,
-    }
+    connection.execute(delete(saves).where(saves.c.log_id == log_id, saves.c.through_seq < oldest))
 
 
 def lineage(connection: Connection, log_id: int) -> list[tuple[int, int, int | None]]:

@@ -10,12 +10,12 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import bindparam, select, text, update
 
-from perdure.checkpoint_bridge.blobs import put_blob
+from perdure.checkpoint_bridge.blobs import get_blob, put_blob
 from perdure.checkpoint_bridge.errors import LogConflictError
 from perdure.checkpoint_bridge.events import INLINE_LIMIT, dump
-from perdure.checkpoint_bridge.schema import blobs, effects, logs, sessions
+from perdure.checkpoint_bridge.schema import effects, logs
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -38,7 +38,6 @@ class Effect:
     """A row of the ledger."""
 
     name: str
-    log_uid: str
     starts: int = 0
     """How often it was begun, this time included."""
     outcome: dict[str, Any] | None = None
@@ -51,6 +50,39 @@ class Effect:
     def done(self) -> bool:
         """Whether the outcome is here."""
         return self.outcome is not None
+
+
+_RETURNED = "name, starts, outcome, message, ref, attempts"
+_BEGIN = text(
+    f"""
+    INSERT INTO perdure_effects
+        (log_id, seq, call_index, name, starts, started_at, attempts)
+    SELECT log_id, :seq, :call_index, :name, 1, :time_ms, '[]'
+    FROM perdure_sessions
+    WHERE session_id = :session_id AND log_id = :log_id AND writer = :run_id
+    ON CONFLICT (log_id, seq, call_index) DO UPDATE SET starts = perdure_effects.starts
+        + CASE WHEN perdure_effects.ended_at IS NULL THEN 1 ELSE 0 END
+    RETURNING {_RETURNED}
+    """  # noqa: S608 - a constant
+)
+"""One statement for the fence, the mark and the look at the outcome; no row: not the writer."""
+
+_END = (
+    update(effects)
+    .where(
+        effects.c.log_id == bindparam("b_log_id"),
+        effects.c.seq == bindparam("b_seq"),
+        effects.c.call_index == bindparam("b_call_index"),
+        effects.c.ended_at.is_(None),
+    )
+    .values(
+        ended_at=bindparam("new_ended_at"),
+        outcome=bindparam("new_outcome"),
+        message=bindparam("new_message"),
+        ref=bindparam("new_ref"),
+    )
+    .returning(*(effects.c[name] for name in _RETURNED.split(", ")))
+)
 
 
 def begin_effect(
@@ -67,35 +99,13 @@ def begin_effect(
     Raises:
         LogConflictError: the session belongs to another run by now; the effect must not happen.
     """
-    owner = (
-        connection.execute(
-            select(logs.c.uid, sessions.c.writer)
-            .select_from(sessions.join(logs, logs.c.id == sessions.c.log_id))
-            .where(sessions.c.session_id == session_id, sessions.c.log_id == effect_id.log_id)
-        )
-    ).one_or_none()
-    if owner is None or owner.writer != run_id:
+    keys = {"log_id": effect_id.log_id, "seq": effect_id.seq, "call_index": effect_id.index}
+    given = {"session_id": session_id, "run_id": run_id, "name": name, "time_ms": time_ms}
+    row = connection.execute(_BEGIN, {**keys, **given}).one_or_none()
+    if row is None:
         msg = f"The session {session_id} belongs to a newer run; this call must not happen."
         raise LogConflictError(msg)
-    found = find_effect(connection, effect_id)
-    if found is None:
-        connection.execute(
-            insert(effects).values(
-                log_id=effect_id.log_id,
-                seq=effect_id.seq,
-                call_index=effect_id.index,
-                name=name,
-                starts=1,
-                started_at=time_ms,
-                attempts="[]",
-            )
-        )
-        return Effect(name=name, log_uid=owner.uid, starts=1)
-    found.log_uid = owner.uid
-    if not found.done:
-        found.starts += 1
-        connection.execute(update(effects).where(*_is(effect_id)).values(starts=found.starts))
-    return found
+    return _effect(row, get_blob(connection, row.ref) if row.ref else row.message)
 
 
 def end_effect(
@@ -108,19 +118,19 @@ def end_effect(
 ) -> Effect:
     """Store an effect's outcome. The first one stays: a late second one changes nothing."""
     content = dump(message)
-    ref = None
-    if len(content) > INLINE_LIMIT:
-        ref = put_blob(connection, content, time_ms)
-    connection.execute(
-        update(effects)
-        .where(*_is(effect_id), effects.c.ended_at.is_(None))
-        .values(
-            ended_at=time_ms,
-            outcome=dump(outcome),
-            message=None if ref else content,
-            ref=ref,
-        )
-    )
+    ref = put_blob(connection, content, time_ms) if len(content) > INLINE_LIMIT else None
+    values = {
+        "b_log_id": effect_id.log_id,
+        "b_seq": effect_id.seq,
+        "b_call_index": effect_id.index,
+        "new_ended_at": time_ms,
+        "new_outcome": dump(outcome),
+        "new_message": None if ref else content,
+        "new_ref": ref,
+    }
+    row = connection.execute(_END, values).one_or_none()
+    if row is not None:
+        return _effect(row, content)
     stored = find_effect(connection, effect_id)
     if stored is None or not stored.done:
         msg = "The session was deleted while one of its calls ran."
@@ -140,23 +150,21 @@ def note_attempt(
 
 def find_effect(connection: Connection, effect_id: EffectId) -> Effect | None:
     """The row of an effect, or ``None`` when it was never begun."""
-    row = (
-        connection.execute(
-            select(effects, blobs.c.content, logs.c.uid)
-            .select_from(
-                effects.join(logs, logs.c.id == effects.c.log_id).outerjoin(
-                    blobs, blobs.c.digest == effects.c.ref
-                )
-            )
-            .where(*_is(effect_id))
-        )
-    ).one_or_none()
+    row = connection.execute(select(effects).where(*_is(effect_id))).one_or_none()
     if row is None:
         return None
-    content = row.content if row.ref else row.message
+    return _effect(row, get_blob(connection, row.ref) if row.ref else row.message)
+
+
+def log_uid(connection: Connection, log_id: int) -> str:
+    """The log's random id, which keeps idempotency keys apart from those of any other log."""
+    uid: str = connection.execute(select(logs.c.uid).where(logs.c.id == log_id)).scalar_one()
+    return uid
+
+
+def _effect(row: Any, content: str | None) -> Effect:
     return Effect(
         name=row.name,
-        log_uid=row.uid,
         starts=row.starts,
         outcome=None if row.outcome is None else json.loads(row.outcome),
         message=None if content is None else json.loads(content),

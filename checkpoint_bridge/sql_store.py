@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 DEFAULT_HISTORY_LIMIT = 50
 _CACHED_LOGS = 256
+_CACHED_UIDS = 10_000
 _TRIES = 20
 
 
@@ -75,6 +76,7 @@ class SqlStore:
         self.database = Database(url, create=create)
         self.history_limit = history_limit
         self._states: OrderedDict[int, SessionState] = OrderedDict()
+        self._uids: dict[int, str] = {}
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -213,7 +215,20 @@ class SqlStore:
 
     async def append(self, batch: Batch) -> int:
         """Append to a log (see :func:`.event_log.append`); returns its length after it."""
-        return await self.database.write(append, batch, keep_saves=self._keep)
+        end = await self.database.write(append, batch, keep_saves=self._keep)
+        self._follow(batch)
+        return end
+
+    def _follow(self, batch: Batch) -> None:
+        """Fold what was just appended, so that the next step need not read it again."""
+        cached = self._states.get(batch.log_id)
+        if cached is None or cached.through != batch.head or any(e.ref for e in batch.events):
+            return
+        new = [
+            Event(seq, event.type, batch.time_ms, event.data)
+            for seq, event in enumerate(batch.events, start=batch.head)
+        ]
+        self._states[batch.log_id] = cached.copy().fold(new)
 
     async def close_run(self, batch: Batch, reason: str) -> int:
         """Append what closes a run, and close the approvals that it waited for."""
@@ -276,6 +291,14 @@ class SqlStore:
         return await self.database.write(
             ledger.end_effect, effect_id, outcome=outcome, message=message, time_ms=now_ms()
         )
+
+    async def log_uid(self, log_id: int) -> str:
+        """The log's random id: part of the idempotency keys of its calls."""
+        if log_id not in self._uids:
+            if len(self._uids) >= _CACHED_UIDS:
+                self._uids.clear()
+            self._uids[log_id] = await self.database.read(ledger.log_uid, log_id)
+        return self._uids[log_id]
 
     async def note_attempt(
         self, effect_id: EffectId, attempt: dict[str, Any]
