@@ -1,0 +1,179 @@
+"""Commands that change stored sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perdure.checkpoint_bridge.errors import (
+    ConfigurationError,
+    SessionConflictError,
+    TemporalUnavailableError,
+)
+from perdure.cli import exits
+from perdure.cli.options import (
+    DEFAULT_STORE,
+    JsonOption,
+    NamespaceOption,
+    SessionArgument,
+    StoreOption,
+    TemporalOption,
+    Where,
+    json_option,
+)
+from perdure.cli.output import note, print_json, print_text
+
+if TYPE_CHECKING:
+    from perdure.checkpoint_bridge.checkpoint import Checkpoint
+    from perdure.checkpoint_bridge.fork import ForkPatch
+
+
+def fork(
+    session: SessionArgument,
+    *,
+    from_step: Annotated[
+        int,
+        typer.Option("--from-step", metavar="N", help="A step that `perdure history` lists."),
+    ],
+    tool_result: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CALL_ID=JSON", help="What a call is to have returned.", show_default=False
+        ),
+    ] = None,
+    append_input: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="A user message at the end.", show_default=False),
+    ] = None,
+    business_state: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Another one.", show_default=False)
+    ] = None,
+    new_id: Annotated[
+        str | None,
+        typer.Option("--as", metavar="NEW_ID", help="Default: SESSION.fork-N.", show_default=False),
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = False,
+) -> int:
+    """Start a new session from a step of another one, with something changed.
+
+    The other session stays as it is. Nothing runs yet: resume the fork for that.
+    """
+    from perdure.checkpoint_bridge.fork import UNSET, ForkPatch
+
+    if new_id is not None:
+        from perdure.client import check_session_id
+
+        check_session_id(new_id)
+    patch = ForkPatch(
+        tool_result=None if tool_result is None else _tool_result(tool_result),
+        append_input=append_input,
+        business_state=UNSET
+        if business_state is None
+        else json_option("--business-state", business_state),
+    )
+    where = Where(store)
+    fork_id, checkpoint = asyncio.run(_fork(where, session, from_step, patch, new_id))
+    if as_json:
+        made = {"sessionId": fork_id, "step": from_step, "checkpoint": checkpoint.to_json()}
+        print_json(made)
+    else:
+        print_text(fork_id)
+        note(f"Run it: {where.command('resume', fork_id)}")
+        note(f"Compare: {where.command('compare', session, fork_id, store_only=True)}")
+    return exits.DONE
+
+
+def delete(
+    session: SessionArgument,
+    *,
+    keep_history: Annotated[
+        bool, typer.Option("--keep-history", help="Delete the checkpoint only.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Do not ask Temporal whether a run goes on: it is gone for good."
+        ),
+    ] = False,
+    store: StoreOption = DEFAULT_STORE,
+    temporal: TemporalOption = None,
+    namespace: NamespaceOption = None,
+) -> int:
+    """Delete a session. Forks that share its beginning keep it."""
+    where = Where(store, temporal, namespace)
+    asyncio.run(_check(where, session, force=force))
+    if not yes:
+        _confirm(session, keep_history=keep_history)
+    asyncio.run(_delete(where, session, keep_history=keep_history, force=force))
+    kept = "; its history is kept" if keep_history else ""
+    note(f"Session {session} was deleted{kept}.")
+    return exits.DONE
+
+
+async def _fork(
+    where: Where, session_id: str, from_step: int, patch: ForkPatch, new_id: str | None
+) -> tuple[str, Checkpoint]:
+    async with where.open_store() as store:
+        return await store.fork(session_id, from_step=from_step, patch=patch, new_session_id=new_id)
+
+
+def _tool_result(text: str) -> tuple[str, object]:
+    call_id, sign, result = text.partition("=")
+    if not sign or not call_id:
+        msg = f"--tool-result is CALL_ID=JSON, not {text!r}."
+        raise ConfigurationError(
+            msg, field="patch.toolResult", hint="Call ids are in `perdure show SESSION`."
+        )
+    return call_id, json_option("--tool-result", result)
+
+
+async def _check(where: Where, session_id: str, *, force: bool) -> None:
+    """Refuse what cannot be deleted, before anybody is asked."""
+    from perdure.checkpoint_bridge.sql_store import session_not_found
+
+    async with where.open_store() as store:
+        if await store.session(session_id) is None:
+            raise session_not_found(session_id)
+    if force:
+        return
+    from perdure.cli.running import connected
+
+    try:
+        async with connected(where) as client:
+            running = await client.running(session_id)
+    except TemporalUnavailableError as error:
+        error.hint = (
+            "It must say whether a run of the session goes on; give its address with --temporal, "
+            "or --force when it is gone for good."
+        )
+        raise
+    if running is not None:
+        msg = f"A run of session {session_id!r} goes on or waits; it was not deleted."
+        raise SessionConflictError(
+            msg, hint=f"Stop it first: {where.command('cancel', session_id)}"
+        )
+
+
+async def _delete(where: Where, session_id: str, *, keep_history: bool, force: bool) -> None:
+    if force:
+        async with where.open_store() as store:
+            await store.delete(session_id, keep_history=keep_history)
+        return
+    from perdure.cli.running import connected
+
+    async with connected(where) as client:
+        await client.delete(session_id, keep_history=keep_history)
+
+
+def _confirm(session_id: str, *, keep_history: bool) -> None:
+    what = "the checkpoint" if keep_history else "the checkpoint and all of the history"
+    if not sys.stdin.isatty():
+        msg = f"Deleting {what} of session {session_id!r} needs --yes where nobody can be asked."
+        raise ConfigurationError(msg, field="--yes")
+    if not typer.confirm(f"Delete {what} of session {session_id}?", err=True):
+        raise typer.Exit(exits.FAILED)

@@ -1,0 +1,277 @@
+"""Commands that only read the store. They need no Temporal, and make no store."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from perdure.cli import exits
+from perdure.cli.options import (
+    DEFAULT_STORE,
+    MAX_COUNT,
+    JsonOption,
+    SessionArgument,
+    StoreOption,
+    Where,
+)
+from perdure.cli.output import note, print_json, show
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from perdure.checkpoint_bridge.checkpoint import Checkpoint
+    from perdure.checkpoint_bridge.sessions import SessionRow
+    from perdure.checkpoint_bridge.sql_store import SqlStore
+
+T = TypeVar("T")
+
+LimitOption = Annotated[
+    int | None,
+    typer.Option("--limit", min=1, max=MAX_COUNT, help="At most so many.", show_default=False),
+]
+
+
+class Status(enum.StrEnum):
+    """Statuses to choose from."""
+
+    IN_PROGRESS = "in-progress"
+    AWAITING_APPROVAL = "awaiting-approval"
+    FINISHED = "finished"
+    CLEARED = "cleared"
+
+
+def sessions(
+    *,
+    limit: LimitOption = None,
+    status: Annotated[
+        Status | None, typer.Option(help="Only sessions of this status.", show_default=False)
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = False,
+) -> int:
+    """List the sessions of the store, newest activity first."""
+    from perdure.results import SessionInfo
+
+    async def read(opened: SqlStore) -> list[SessionInfo]:
+        rows = await opened.sessions(limit=limit, status=status.value if status else None)
+        return [SessionInfo.of(row) for row in rows]
+
+    found = _read(store, read)
+    if as_json:
+        print_json([each.to_json() for each in found])
+    elif not found:
+        note("No sessions.")
+    else:
+        from perdure.cli import render
+
+        show(render.sessions(found))
+    return exits.DONE
+
+
+def show_session(
+    session: SessionArgument,
+    *,
+    full: Annotated[bool, typer.Option("--full", help="Shorten nothing.")] = False,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = False,
+) -> int:
+    """Show a session: its facts, its conversation, and what it waits for."""
+    from perdure.results import SessionInfo
+
+    async def read(opened: SqlStore) -> tuple[SessionInfo, Checkpoint | None, list[Any]]:
+        row = await _session(opened, session)
+        checkpoint = await opened.load(session)
+        return SessionInfo.of(row), checkpoint, await opened.pending_approvals(session)
+
+    info, checkpoint, pending = _read(store, read)
+    if as_json:
+        made: dict[str, Any] = {"session": info.to_json()}
+        if checkpoint is not None:
+            made["checkpoint"] = checkpoint.to_json()
+        made["approvals"] = [each.to_json() for each in pending]
+        print_json(made)
+        return exits.DONE
+    from perdure.cli import render
+
+    show(render.session(info, checkpoint, full=full))
+    for each in pending:
+        show("", render.approvals([(each, session)]))
+        note(f"Approve it with: {Where(store).command('approve', each.id)}")
+    return exits.DONE
+
+
+def history(
+    session: SessionArgument,
+    *,
+    limit: LimitOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = False,
+) -> int:
+    """List the saves of a session, newest first. A fork can start from any of their steps."""
+
+    async def read(opened: SqlStore) -> list[Any]:
+        await _session(opened, session)
+        return await opened.history(session, limit)
+
+    entries = _read(store, read)
+    if as_json:
+        print_json([_history_line(entry) for entry in entries])
+    else:
+        from perdure.cli import render
+
+        show(render.history(entries))
+    return exits.DONE
+
+
+def approvals(
+    *,
+    session: Annotated[
+        str | None,
+        typer.Option(
+            "--session", metavar="SESSION", help="Only those of one session.", show_default=False
+        ),
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = False,
+) -> int:
+    """List what waits for a decision, oldest first."""
+
+    async def read(opened: SqlStore) -> tuple[list[Any], dict[str, str]]:
+        if session is not None:
+            await _session(opened, session)
+        owners = {row.id: row.session_id for row in await opened.approvals(session)}
+        return await opened.pending_approvals(session), owners
+
+    pending, owners = _read(store, read)
+    found = [(each, owners.get(each.id, "")) for each in pending]
+    if as_json:
+        print_json([{**each.to_json(), "sessionId": owner} for each, owner in found])
+    elif not found:
+        note("Nothing waits for a decision.")
+    else:
+        from perdure.cli import render
+
+        show(render.approvals(found))
+        note(f"Decide with: {Where(store).command('approve')} APPROVAL, or reject")
+    return exits.DONE
+
+
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="A session's id.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another session's id.")],
+    *,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = False,
+) -> int:
+    """Show two sessions side by side, and where they part."""
+    from perdure.checkpoint_bridge.trajectory import compare_trajectories
+
+    async def read(opened: SqlStore) -> tuple[Checkpoint, Checkpoint]:
+        return await _checkpoint(opened, a), await _checkpoint(opened, b)
+
+    found = compare_trajectories(*_read(store, read))
+    if as_json:
+        print_json(found.to_json())
+    else:
+        from perdure.cli.render_compare import comparison
+
+        show(comparison(found, a, b))
+    return exits.DONE
+
+
+def export(
+    session: SessionArgument,
+    *,
+    whole_history: Annotated[
+        bool, typer.Option("--history", help="All saves that are kept, newest first.")
+    ] = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> int:
+    """Print a session's checkpoint as JSON of the documented format."""
+
+    async def read(opened: SqlStore) -> Any:
+        await _session(opened, session)
+        if whole_history:
+            return [entry.to_json() for entry in await opened.history(session)]
+        return (await _checkpoint(opened, session)).to_json()
+
+    print_json(_read(store, read))
+    return exits.DONE
+
+
+def events(
+    session: SessionArgument,
+    *,
+    after: Annotated[
+        int, typer.Option("--after", min=0, max=MAX_COUNT, help="Leave out the first so many.")
+    ] = 0,
+    limit: LimitOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = False,
+) -> int:
+    """Show a session's event log, of which everything else is a view."""
+
+    async def read(opened: SqlStore) -> list[Any]:
+        return await opened.events(session, after=after, limit=limit)
+
+    found = _read(store, read)
+    if as_json:
+        print_json(
+            [
+                {"seq": event.seq, "type": event.type, "timeMs": event.time_ms, "data": event.data}
+                for event in found
+            ]
+        )
+    else:
+        from perdure.cli import render
+
+        show(render.events(found))
+    return exits.DONE
+
+
+def _read(store: str, read: Callable[[SqlStore], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with Where(store).open_store() as opened:
+            return await read(opened)
+
+    return asyncio.run(run())
+
+
+async def _session(store: SqlStore, session_id: str) -> SessionRow:
+    from perdure.checkpoint_bridge.sql_store import session_not_found
+
+    row = await store.session(session_id)
+    if row is None:
+        raise session_not_found(session_id)
+    return row
+
+
+async def _checkpoint(store: SqlStore, session_id: str) -> Checkpoint:
+    from perdure.checkpoint_bridge.errors import CheckpointNotFoundError
+
+    await _session(store, session_id)
+    checkpoint = await store.load(session_id)
+    if checkpoint is None:
+        msg = f"Session {session_id!r} has no checkpoint yet, or it was deleted."
+        hint = "See what its history keeps with `perdure history`."
+        raise CheckpointNotFoundError(msg, hint=hint)
+    return checkpoint
+
+
+def _history_line(entry: Any) -> dict[str, Any]:
+    """An entry without its checkpoint, which `perdure export --history` prints."""
+    checkpoint = entry.checkpoint
+    made = {
+        "step": entry.step,
+        "savedAt": entry.saved_at,
+        "status": entry.status,
+        "finishReason": checkpoint.finish_reason,
+        "approvalId": checkpoint.approval_id,
+        "messages": len(checkpoint.messages),
+        "toolCalls": len(checkpoint.tool_calls),
+        "totalTokens": checkpoint.usage.total_tokens,
+    }
+    return {key: value for key, value in made.items() if value is not None}

@@ -1,0 +1,225 @@
+"""``perdure worker`` and ``perdure dev``: processes that serve agents until they are stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perdure.cli import exits
+from perdure.cli.loading import load_agents
+from perdure.cli.options import (
+    DEFAULT_STORE,
+    DEFAULT_TASK_QUEUE,
+    NamespaceOption,
+    StoreOption,
+    TaskQueueOption,
+    TemporalOption,
+    Where,
+)
+from perdure.cli.output import note, progress
+from perdure.process import EXIT_INTERRUPTED, end_now
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from temporalio.client import Client as TemporalClient
+
+    from perdure.agent import Agent
+    from perdure.dev_server import DevServer
+
+PORT = 7233
+UI_PORT = 8233
+STATE_DIRECTORY = Path(".perdure")
+
+AppArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="APP",
+        help="Your agents: MODULE[:ATTRIBUTE] or FILE.py[:ATTRIBUTE].",
+        show_default=False,
+    ),
+]
+TracebackOption = Annotated[
+    bool,
+    typer.Option(
+        "--traceback", envvar="PERDURE_TRACEBACK", help="Show where your module fails to load."
+    ),
+]
+LogLevelOption = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
+
+
+def worker(
+    app: AppArgument,
+    *,
+    store: StoreOption = DEFAULT_STORE,
+    temporal: TemporalOption = None,
+    namespace: NamespaceOption = None,
+    task_queue: TaskQueueOption = DEFAULT_TASK_QUEUE,
+    log_level: LogLevelOption = "info",
+    show_traceback: TracebackOption = False,
+) -> int:
+    """Serve your agents: run their models and tools until SIGTERM or Ctrl-C.
+
+    Calls in flight may finish; a second Ctrl-C ends at once.
+    """
+    set_up_logs(log_level)
+    agents = load_agents(app, show_traceback=show_traceback)
+    asyncio.run(_work(agents, Where(store, temporal, namespace, task_queue)))
+    return exits.DONE
+
+
+def dev(
+    app: AppArgument,
+    *,
+    ephemeral: Annotated[
+        bool, typer.Option("--ephemeral", help="Keep Temporal's state in memory only.")
+    ] = False,
+    store: StoreOption = DEFAULT_STORE,
+    task_queue: TaskQueueOption = DEFAULT_TASK_QUEUE,
+    log_level: LogLevelOption = "info",
+    show_traceback: TracebackOption = False,
+) -> int:
+    """Run everything on this machine: a Temporal server with its UI, and a worker.
+
+    Temporal's state is kept in .perdure/ of the current directory.
+    """
+    set_up_logs(log_level)
+    agents = load_agents(app, show_traceback=show_traceback)
+    asyncio.run(_develop(agents, Where(store, task_queue=task_queue), ephemeral=ephemeral))
+    return exits.DONE
+
+
+def set_up_logs(level: str) -> None:
+    """Send the logs of the worker, of tools and of temporalio to standard error.
+
+    Raises:
+        ConfigurationError: there is no such level.
+    """
+    from perdure.checkpoint_bridge.errors import ConfigurationError
+
+    known = ("debug", "info", "warning", "error")
+    if level.lower() not in known:
+        msg = f"--log-level is one of {', '.join(known)}, not {level!r}."
+        raise ConfigurationError(msg, field="--log-level")
+    form = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+    logging.basicConfig(level=level.upper(), stream=sys.stderr, format=form)
+    # httpx logs each request at info; a worker's log is about runs.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+async def _work(agents: Sequence[Agent], where: Where) -> None:
+    from perdure.connection import connect_temporal
+
+    where.open_store(create=True)  # a wrong address is told before Temporal is asked
+    client = await connect_temporal(where.temporal, where.namespace)
+    await _serve(client, agents, where)
+
+
+async def _develop(agents: Sequence[Agent], where: Where, *, ephemeral: bool) -> None:
+    from perdure.connection import connect_temporal
+
+    where.open_store(create=True)
+    with progress("Starting Temporal"):
+        server = await _start_server(ephemeral=ephemeral)
+    try:
+        client = await connect_temporal(server.address, "default")
+        _introduce(server, agents, where)
+        await _serve(client, agents, where)
+    finally:
+        await server.stop()
+
+
+async def _start_server(*, ephemeral: bool) -> DevServer:
+    """Start the server on Temporal's own ports, or on free ones where those are taken."""
+    from perdure.checkpoint_bridge.errors import ConfigurationError
+    from perdure.dev_server import DevServer
+
+    state = None if ephemeral else _state_file()
+    server = DevServer(db_filename=state, port=PORT, ui_port=UI_PORT)
+    try:
+        await server.start()
+    except ConfigurationError as error:
+        if error.field != "port":
+            raise
+        note(f"Port {PORT} or {UI_PORT} is in use by another program; taking free ones.")
+        server = DevServer(db_filename=state)
+        await server.start()
+    return server
+
+
+def _state_file() -> Path:
+    STATE_DIRECTORY.mkdir(exist_ok=True)
+    ignore = STATE_DIRECTORY / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n", "utf-8")
+    return STATE_DIRECTORY / "temporal.db"
+
+
+def _introduce(server: DevServer, agents: Sequence[Agent], where: Where) -> None:
+    # Other terminals find Temporal by themselves only at its usual address.
+    usual = server.address == f"127.0.0.1:{PORT}"
+    there = Where(where.store, None if usual else server.address, None, where.task_queue)
+    run = there.command("run", agents[0].name, "Hello", "--session-id", "first")
+    note(
+        f"Temporal    {server.address}\n"
+        f"Temporal UI {server.ui_url}\n"
+        f"Task queue  {where.task_queue}\n"
+        f"Store       {where.store}\n"
+        f"\n"
+        f"In another terminal:\n"
+        f"  {run}\n"
+        f"  {there.command('sessions', store_only=True)}\n"
+        f"  {there.command('approvals', store_only=True)}\n"
+    )
+
+
+async def _serve(client: TemporalClient, agents: Sequence[Agent], where: Where) -> None:
+    """Serve until a signal comes; then let calls in flight finish."""
+    from perdure.worker import serving
+
+    log = logging.getLogger("perdure.worker")
+    stop = _StopSignals()
+    store = where.open_store(create=True)
+    try:
+        async with serving(client, agents, store, task_queue=where.task_queue):
+            log.info(
+                "Serving %s on task queue %s of Temporal at %s (namespace %s); store %s",
+                ", ".join(agent.name for agent in agents),
+                where.task_queue,
+                client.service_client.config.target_host,
+                client.namespace,
+                store.database,
+            )
+            async with stop:
+                await stop.asked.wait()
+            log.info("Stopping: calls in flight may finish; Ctrl-C again ends at once")
+    finally:
+        await store.close()
+    log.info("Stopped")
+
+
+class _StopSignals:
+    """While entered, SIGINT and SIGTERM ask to stop; another SIGINT afterwards ends the process."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def __aenter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # Windows has no handlers in loops; there Ctrl-C cancels the program.
+            with contextlib.suppress(NotImplementedError):
+                loop.add_signal_handler(number, self.asked.set)
+
+    async def __aexit__(self, *_: object) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(NotImplementedError):
+            loop.add_signal_handler(signal.SIGINT, end_now, EXIT_INTERRUPTED)
+            loop.remove_signal_handler(signal.SIGTERM)

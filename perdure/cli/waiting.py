@@ -1,0 +1,163 @@
+"""Waits for a run, tells people what it waits for, and notices when nobody serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from perdure.checkpoint_bridge.errors import PerdureError, StorageError
+from perdure.cli.output import note, progress
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from temporalio.client import WorkflowExecutionDescription
+
+    from perdure.cli.options import Where
+    from perdure.client import Client
+
+T = TypeVar("T")
+
+LOOK_EVERY = 5.0
+"""Seconds after which, again and again, we look whether a worker is there."""
+
+_STUCK = timedelta(seconds=4)
+"""So long a task lies in its queue only when nobody takes it."""
+
+_LAST_SEEN = timedelta(seconds=75)
+"""Temporal lists workers for minutes; one that lives asks for work at least every minute."""
+
+
+async def wait_for(
+    work: Awaitable[T],
+    client: Client,
+    session_id: str | None,
+    where: Where,
+    *,
+    text: str,
+    timeout: float | None = None,  # noqa: ASYNC109 - the run goes on when it passes
+) -> T:
+    """Wait for a result with a progress line.
+
+    Args:
+        work: gives the result.
+        client: to look at the run with, meanwhile.
+        session_id: whose run it is, if that is known.
+        where: for the commands that messages name.
+        text: what is waited for.
+        timeout: seconds until this gives up.
+
+    Raises:
+        PerdureError: what ``work`` raises; or the time is over, or the worker of the run
+            writes to another store.
+    """
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(_watch(client, session_id))
+    try:
+        with progress(text):
+            await asyncio.wait({task, watch}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done() and watch.done():
+            watch.result()
+        if not task.done():
+            msg = f"No end after {timeout:g} s; the run goes on."
+            hint = None
+            if session_id is not None:
+                hint = f"Wait for it again: {where.command('resume', session_id)}"
+            raise PerdureError(msg, code="PERDURE_WAIT_TIMEOUT", hint=hint)
+        return task.result()
+    finally:
+        for each in (task, watch):
+            each.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await each
+
+
+async def _watch(client: Client, session_id: str | None) -> None:
+    """Look every few seconds; ends only with an error."""
+    told = False
+    while True:
+        await asyncio.sleep(LOOK_EVERY)
+        # Looking must never be what ends the wait: Temporal may be away for a moment.
+        served = True
+        with contextlib.suppress(Exception):
+            served = await _is_served(client, session_id)
+        if not served and not told:
+            queue = client.task_queue
+            note(f"No worker seems to serve task queue {queue!r}; waiting for one.")
+        if served and told:
+            note("A worker is there now.")
+        told = not served
+        if session_id is not None and served:
+            await _check_store(client, session_id)
+
+
+async def _is_served(client: Client, session_id: str | None) -> bool:
+    """Whether somebody asks for work, and takes what the run has to do."""
+    if not await has_worker(client):
+        return False
+    if session_id is None:
+        return True
+    handle = client.temporal.get_workflow_handle(client.workflow_id_prefix + session_id)
+    return not _lies_around(await handle.describe())
+
+
+async def has_worker(client: Client) -> bool:
+    """Whether a worker asked for work of the task queue in the last minute."""
+    from temporalio.api.enums.v1 import TaskQueueType
+    from temporalio.api.taskqueue.v1 import TaskQueue
+    from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+
+    response = await client.temporal.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(
+            namespace=client.temporal.namespace,
+            task_queue=TaskQueue(name=client.task_queue),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+    )
+    now = datetime.now(UTC)
+    seen = (poller.last_access_time.ToDatetime(tzinfo=UTC) for poller in response.pollers)
+    return any(now - moment < _LAST_SEEN for moment in seen)
+
+
+def _lies_around(found: WorkflowExecutionDescription) -> bool:
+    """Whether the run's workflow task was scheduled a while ago and nobody took it."""
+    from temporalio.api.enums.v1 import PendingWorkflowTaskState
+
+    raw: Any = found.raw_description
+    if not raw.HasField("pending_workflow_task"):
+        return False
+    task = raw.pending_workflow_task
+    scheduled = PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED
+    if task.state != scheduled:
+        return False
+    return bool(datetime.now(UTC) - task.scheduled_time.ToDatetime(tzinfo=UTC) > _STUCK)
+
+
+async def _check_store(client: Client, session_id: str) -> None:
+    """Notice a worker with another store: its pauses would never show in ours.
+
+    Raises:
+        StorageError: the run is under way, and our store does not hold its session.
+    """
+    if await client.store.session(session_id) is not None:
+        return
+    running = await client.running(session_id)
+    if running is None:
+        return
+    try:
+        state = await asyncio.wait_for(running.state(), LOOK_EVERY)
+    except (PerdureError, TimeoutError):
+        return
+    if state.get("status") != "opening" and await client.store.session(session_id) is None:
+        raise other_store(client, session_id)
+
+
+def other_store(client: Client, session_id: str) -> StorageError:
+    """The error for a worker that writes to another store than the one we read."""
+    msg = (
+        f"The store {client.store.database} does not hold session {session_id!r}, which a "
+        "worker runs: the worker uses another store."
+    )
+    return StorageError(msg, hint="Give the same --store to the worker and to this command.")
