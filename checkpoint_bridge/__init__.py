@@ -28,10 +28,18 @@ if TYPE_CHECKING:
         fingerprint,
     )
     from perdure.checkpoint_bridge.fork import UNSET, ForkPatch, apply_patch
+    from perdure.checkpoint_bridge.key_value import KeyValueStore
+    from perdure.checkpoint_bridge.lousho_files import LoushoFileStore
+    from perdure.checkpoint_bridge.lousho_sqlite import LoushoSqliteStore
     from perdure.checkpoint_bridge.messages import Message, ToolCall, text_of
     from perdure.checkpoint_bridge.sql_store import MemoryStore, SqlStore
     from perdure.checkpoint_bridge.stable_json import normalize_arguments
-    from perdure.checkpoint_bridge.store import CheckpointStore, get_checkpoint_history
+    from perdure.checkpoint_bridge.store import (
+        CheckpointStore,
+        fork_session,
+        get_checkpoint_history,
+    )
+    from perdure.checkpoint_bridge.stored import StoredApproval
     from perdure.checkpoint_bridge.tool_errors import tool_error_result
     from perdure.checkpoint_bridge.trajectory import TrajectoryComparison, compare_trajectories
     from perdure.checkpoint_bridge.transcript import (
@@ -51,6 +59,9 @@ __all__ = [
     "ExecutionSnapshot",
     "ForkPatch",
     "HistoryEntry",
+    "KeyValueStore",
+    "LoushoFileStore",
+    "LoushoSqliteStore",
     "MemoryStore",
     "Message",
     "PendingApproval",
@@ -58,6 +69,7 @@ __all__ = [
     "RunUsage",
     "SqlStore",
     "StepUsage",
+    "StoredApproval",
     "ToolCall",
     "TrajectoryComparison",
     "apply_patch",
@@ -68,6 +80,7 @@ __all__ = [
     "drift_of",
     "encode_bytes",
     "fingerprint",
+    "fork_session",
     "get_checkpoint_history",
     "new_session_messages",
     "normalize_arguments",
@@ -94,10 +107,14 @@ _MODULES = {
     ),
     "fingerprints": ("AgentFingerprint", "describe_drift", "drift_of", "fingerprint"),
     "fork": ("UNSET", "ForkPatch", "apply_patch"),
+    "key_value": ("KeyValueStore",),
+    "lousho_files": ("LoushoFileStore",),
+    "lousho_sqlite": ("LoushoSqliteStore",),
     "messages": ("Message", "ToolCall", "text_of"),
     "sql_store": ("MemoryStore", "SqlStore"),
     "stable_json": ("normalize_arguments",),
-    "store": ("CheckpointStore", "get_checkpoint_history"),
+    "store": ("CheckpointStore", "fork_session", "get_checkpoint_history"),
+    "stored": ("StoredApproval",),
     "tool_errors": ("tool_error_result",),
     "trajectory": ("TrajectoryComparison", "compare_trajectories"),
     "transcript": (

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,15 +15,16 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import create_engine, event, inspect, select, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import StaticPool
 
 from perdure.checkpoint_bridge.errors import ConfigurationError, LogConflictError, StorageError
 from perdure.checkpoint_bridge.schema import SCHEMA_REVISION, VERSION_TABLE
+from perdure.checkpoint_bridge.sqlite_file import read_schema, reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from sqlalchemy import Connection, Engine
     from sqlalchemy.engine import URL
@@ -142,7 +141,9 @@ class Database:
             backend = _Postgres(self.url)
         else:
             if not self.in_memory:
-                self._prepare_file()
+                # Before there is an engine: setting up its connections changes the file.
+                schema = await read_schema(Path(self.url.database or ""), create=self._create)
+                self._refuse(schema.tables, schema.revision)
             backend = _Sqlite(self.url, in_memory=self.in_memory)
         try:
             with self._errors():
@@ -152,47 +153,35 @@ class Database:
             raise
         return backend
 
-    def _prepare_file(self) -> None:
-        path = Path(self.url.database or "")
-        if not path.exists() and not self._create:
-            msg = f"There is no store at {path}."
-            raise StorageError(msg, hint="Check --store; a worker or a run creates the file.")
-        if path.is_dir():
-            msg = f"{path} is a directory; a store is a file."
-            raise StorageError(msg)
-        if not path.parent.is_dir():
-            msg = f"The directory {path.parent} for the store does not exist."
-            raise StorageError(msg)
-        # Conversations are private: only the owner reads the file that we create.
-        with contextlib.suppress(FileExistsError, OSError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-
     def _bring_up_to_date(self, connection: Connection) -> None:
         tables = set(inspect(connection).get_table_names())
-        if VERSION_TABLE not in tables:
-            self._refuse_other_sqlite(tables)
-            current = None
-        else:
+        current = None
+        if VERSION_TABLE in tables:
             current = connection.scalar(
                 select(text("version_num")).select_from(text(VERSION_TABLE))
             )
+        self._refuse(tables, current)
         if current == SCHEMA_REVISION:
             return
-        if current is not None and str(current) > SCHEMA_REVISION:
-            msg = (
-                f"The store {self} was written by a newer version of perdure "
-                f"(schema {current}, this version knows {SCHEMA_REVISION})."
-            )
-            raise StorageError(msg, hint="Upgrade perdure; nothing was changed.")
         if not self.is_sqlite:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
         upgrade(connection)
 
-    def _refuse_other_sqlite(self, tables: set[str]) -> None:
+    def _refuse(self, tables: Collection[str], current: str | None) -> None:
+        """Raise unless this is a store that we know, or a place for a new one."""
+        if current is not None:
+            if current > SCHEMA_REVISION:
+                msg = (
+                    f"The store {self} was written by a newer version of perdure "
+                    f"(schema {current}, this version knows {SCHEMA_REVISION})."
+                )
+                raise StorageError(msg, hint="Upgrade perdure; nothing was changed.")
+            return
+        # A database of PostgreSQL may have other tables; a file is a store or it is not.
         if not self.is_sqlite or not tables:
             return
         msg = f"{self.url.database} is a SQLite database of something else, not a perdure store."
-        if {"checkpoints", "sessions"} <= tables:
+        if {"checkpoints", "sessions"} <= set(tables):
             msg = f"{self.url.database} is a store file of the TypeScript SDK, not a perdure store."
         raise StorageError(msg, hint="Give another file; nothing was changed.")
 
@@ -204,16 +193,8 @@ class Database:
             msg = f"Another writer of {self} was faster."
             raise LogConflictError(msg) from error
         except SQLAlchemyError as error:
-            raise self._storage_error(error) from error
-
-    def _storage_error(self, error: SQLAlchemyError) -> StorageError:
-        origin: BaseException = error
-        if isinstance(error, DBAPIError) and error.orig is not None:
-            origin = error.orig
-        reason = (str(origin) or type(origin).__name__).strip().splitlines()[0]
-        if isinstance(origin, sqlite3.DatabaseError) and "not a database" in reason:
-            return StorageError(f"{self.url.database} is not a SQLite database.")
-        return StorageError(f"The store {self} cannot be used: {reason}")
+            msg = f"The store {self} cannot be used: {reason_of(error)}"
+            raise StorageError(msg) from error
 
 
 class _Backend(Protocol):
@@ -259,9 +240,12 @@ class _Postgres:
         self._engine = create_async_engine(
             url, pool_size=5, max_overflow=10, pool_pre_ping=True, pool_recycle=1800
         )
+        # The statements of a read see one state of the database, as they do in SQLite.
+        self._read_engine = self._engine.execution_options(isolation_level="REPEATABLE READ")
 
-    async def run(self, use: Callable[[Connection], R], *, write: bool) -> R:  # noqa: ARG002
-        async with self._engine.begin() as connection:
+    async def run(self, use: Callable[[Connection], R], *, write: bool) -> R:
+        engine = self._engine if write else self._read_engine
+        async with engine.begin() as connection:
             return await connection.run_sync(use)
 
     async def close(self) -> None:

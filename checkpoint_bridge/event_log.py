@@ -110,9 +110,9 @@ def append(
 def _insert(
     connection: Connection, batch: Batch, encoded: Sequence[StoredEvent], first: int
 ) -> None:
-    for event in encoded:
-        if event.blob is not None:
-            put_blob(connection, event.blob, batch.time_ms)
+    # In one order for all writers: two that store the same contents never wait for each other.
+    for content in sorted({event.blob for event in encoded if event.blob is not None}):
+        put_blob(connection, content, batch.time_ms)
     connection.execute(
         _INSERT_EVENTS,
         [
@@ -191,7 +191,7 @@ def _title(new: Sequence[NewEvent]) -> str:
     for event in new:
         if event.type == ev.USER_MESSAGE and "message" in event.data:
             words = text_of(event.data["message"])[: _TITLE_LENGTH * 4].split()
-            text = " ".join(words).encode("utf-8", "replace").decode().replace("\0", "")
+            text = ev.label(" ".join(words), _TITLE_LENGTH * 4)
             return text if len(text) <= _TITLE_LENGTH else text[: _TITLE_LENGTH - 1] + "…"
     return ""
 
@@ -203,7 +203,7 @@ def _step(step: int, new: Sequence[NewEvent]) -> int:
         elif event.type == ev.ASSISTANT_MESSAGE:
             step += 1
         elif event.type == ev.CHECKPOINT_SET:
-            step = int(event.data["fields"].get("stepIndex") or 0)
+            step = ev.step_of(event.data["fields"])
     return step
 
 

@@ -10,7 +10,10 @@ import hashlib
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TURN_START = "turn/start"
 TURN_END = "turn/end"
@@ -101,6 +104,28 @@ def iso(time_ms: int) -> str:
     """A time of ours as the documented records have it."""
     moment = datetime.fromtimestamp(time_ms / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def shared_beginning(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """How many values two lists have in common at their start, as JSON: ``1`` is not ``true``."""
+    count = 0
+    for one, other in zip(a, b, strict=False):
+        if one is not other and (one != other or dump(one) != dump(other)):
+            break
+        count += 1
+    return count
+
+
+def label(value: Any, length: int) -> str:
+    """A text from outside as a column can hold it: cut, no NUL, no lone surrogates."""
+    text = value if isinstance(value, str) else ""
+    return text.encode("utf-8", "replace").decode().replace("\0", "")[:length]
+
+
+def step_of(record: dict[str, Any]) -> int:
+    """The ``stepIndex`` of a record from outside; 0 when it is no count."""
+    step = record.get("stepIndex")
+    return int(step) if isinstance(step, (int, float)) and 0 <= step < 2**31 else 0
 
 
 def digest_of(content: str) -> str:

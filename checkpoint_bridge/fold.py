@@ -235,7 +235,7 @@ class SessionState:
 
     def _on_checkpoint_set(self, data: dict[str, Any], seq: int) -> None:
         fields = data["fields"]
-        self.step = int(fields.get("stepIndex") or 0)
+        self.step = ev.step_of(fields)
         self.tool_calls = list(fields.get("toolCalls") or [])
         self.usage = restore_usage(fields.get("usage") or {})
         self.step_usage = list(fields.get("stepUsage") or [])

@@ -5,28 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint_bridge import events as ev, sessions
-from perdure.checkpoint_bridge.errors import CheckpointNotFoundError, ConfigurationError
 from perdure.checkpoint_bridge.event_log import Batch, append
-from perdure.checkpoint_bridge.events import NewEvent, NewSave
+from perdure.checkpoint_bridge.events import NewEvent, NewSave, dump, label, shared_beginning
+from perdure.checkpoint_bridge.store import id_taken, no_such_step
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from sqlalchemy import Connection
 
     from perdure.checkpoint_bridge.fold import SessionState
     from perdure.checkpoint_bridge.sessions import SessionRow
 
 
-def no_such_step(session_id: str, step: int, kept: Collection[int]) -> CheckpointNotFoundError:
-    """The error for a step that the history does not keep (format page, *History*)."""
-    steps = sorted(kept)
-    shown = ", ".join(map(str, steps)) or "none"
-    msg = f"fork: session {session_id!r} has no checkpoint of step {step} (steps kept: {shown})"
-    return CheckpointNotFoundError(msg, kept=steps)
-
-
-def fork_session(
+def write_fork(
     connection: Connection,
     source: SessionRow,
     save: Any,
@@ -45,24 +35,36 @@ def fork_session(
     Raises:
         ConfigurationError: the id is taken (``field`` is ``newSessionId``).
     """
-    fork_id = new_session_id or _free_id(connection, source.session_id)
-    if sessions.find_session(connection, fork_id) is not None:
-        msg = f"fork: session {fork_id!r} already has a checkpoint."
-        raise ConfigurationError(msg, field="newSessionId")
-    row = sessions.create_session(
-        connection,
-        fork_id,
-        agent=source.agent,
-        time_ms=time_ms,
-        parent=source,
-        inherited=save.through_seq,
-    )
-    new = [
-        NewEvent(ev.END_SEED, {"inherited": True, "session": source.session_id, "step": save.step}),
-        *_difference(state, record),
-    ]
-    saved = NewSave(len(new), ev.IN_PROGRESS, record.get("finishReason") or "")
-    batch = Batch(fork_id, row.log_id, None, row.head, time_ms, new, [saved])
+    # The source was read in another transaction: a fork of what is gone would be empty.
+    current = sessions.find_session(connection, source.session_id, lock=True)
+    if current is None or current.log_id != source.log_id:
+        raise no_such_step(source.session_id, save.step, ())
+    fork_id = _free_id(connection, source.session_id) if new_session_id is None else new_session_id
+    taken = sessions.find_session(connection, fork_id, lock=True)
+    if taken is not None:
+        if fork_id == source.session_id or taken.status != sessions.CLEARED:
+            raise id_taken(fork_id)
+        # Its checkpoint was deleted and its history kept: the fork is the next save of it.
+        fields = {key: value for key, value in record.items() if key != "messages"}
+        new = [
+            NewEvent(ev.TRANSCRIPT_DELTA, {"keep": 0, "append": record["messages"]}),
+            NewEvent(ev.CHECKPOINT_SET, {"fields": fields}),
+        ]
+        log_id, head = taken.log_id, taken.head
+    else:
+        row = sessions.create_session(
+            connection,
+            fork_id,
+            agent=source.agent,
+            time_ms=time_ms,
+            parent=source,
+            inherited=save.through_seq,
+        )
+        seed = {"inherited": True, "session": source.session_id, "step": save.step}
+        new = [NewEvent(ev.END_SEED, seed), *_difference(state, record)]
+        log_id, head = row.log_id, row.head
+    saved = NewSave(len(new), ev.IN_PROGRESS, label(record.get("finishReason"), 64))
+    batch = Batch(fork_id, log_id, None, head, time_ms, new, [saved])
     append(connection, batch, keep_saves=keep_saves, step=state.step)
     return fork_id
 
@@ -71,9 +73,7 @@ def _difference(state: SessionState, record: dict[str, Any]) -> list[NewEvent]:
     """The events that turn the shared beginning into ``record``."""
     new = []
     messages = record["messages"]
-    keep = 0
-    while keep < min(len(state.messages), len(messages)) and state.messages[keep] == messages[keep]:
-        keep += 1
+    keep = shared_beginning(state.messages, messages)
     if keep < len(state.messages) or keep < len(messages):
         data = {"keep": keep, "append": messages[keep:]}
         new.append(NewEvent(ev.TRANSCRIPT_DELTA, data))
@@ -82,13 +82,18 @@ def _difference(state: SessionState, record: dict[str, Any]) -> list[NewEvent]:
         new.append(NewEvent(ev.CHECKPOINT_SET, {"fields": fields}))
     elif "businessState" in record:
         had = "businessState" in state.fields
-        if not had or state.fields["businessState"] != record["businessState"]:
+        if not had or dump(state.fields["businessState"]) != dump(record["businessState"]):
             new.append(NewEvent(ev.BUSINESS_STATE, {"value": record["businessState"]}))
     return new
 
 
 def _free_id(connection: Connection, session_id: str) -> str:
     number = 1
-    while sessions.find_session(connection, f"{session_id}.fork-{number}") is not None:
+    while not _is_free(connection, f"{session_id}.fork-{number}"):
         number += 1
     return f"{session_id}.fork-{number}"
+
+
+def _is_free(connection: Connection, session_id: str) -> bool:
+    row = sessions.find_session(connection, session_id)
+    return row is None or row.status == sessions.CLEARED

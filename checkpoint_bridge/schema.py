@@ -62,7 +62,7 @@ sessions = Table(
     Column("has_checkpoint", Boolean, nullable=False, doc="False after a delete of it alone."),
     Column("status", String(32), nullable=False, doc="Status of the newest save."),
     Column("step", Integer, nullable=False),
-    Column("approval_id", String(64), nullable=True),
+    Column("approval_id", String(128), nullable=True),
     Column("parent_session", String(200), nullable=True),
     Index("perdure_sessions_by_activity", "updated_at"),
 )
@@ -97,7 +97,7 @@ saves = Table(
     Column("step", Integer, nullable=False),
     Column("status", String(32), nullable=False),
     Column("finish_reason", String(64), nullable=False),
-    Column("approval_id", String(64), nullable=True),
+    Column("approval_id", String(128), nullable=True),
     Column("saved_at", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
@@ -122,7 +122,7 @@ effects = Table(
 approvals = Table(
     "perdure_approvals",
     metadata,
-    Column("id", String(64), primary_key=True),
+    Column("id", String(128), primary_key=True),
     Column("log_id", BigInteger, ForeignKey("perdure_logs.id"), nullable=False, index=True),
     Column("session_id", String(200), nullable=False),
     Column("run_id", String(64), nullable=False),

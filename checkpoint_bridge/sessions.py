@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Table
 
 
+CLEARED = "cleared"
+"""Status of a session whose checkpoint was deleted and whose history was kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionRow:
     """What a session's list entry knows, without its log."""
@@ -34,11 +38,12 @@ class SessionRow:
     parent_session: str | None
 
 
-def find_session(connection: Connection, session_id: str) -> SessionRow | None:
-    """The row of a session, or ``None``."""
-    row = (
-        connection.execute(select(sessions).where(sessions.c.session_id == session_id))
-    ).one_or_none()
+def find_session(
+    connection: Connection, session_id: str, *, lock: bool = False
+) -> SessionRow | None:
+    """The row of a session, or ``None``; with ``lock`` it stays so until the transaction ends."""
+    query = select(sessions).where(sessions.c.session_id == session_id)
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
     return None if row is None else SessionRow(**row._mapping)  # noqa: SLF001 - public in SQLAlchemy
 
 
@@ -108,6 +113,8 @@ def delete_session(connection: Connection, row: SessionRow) -> None:
 
 def _shrink_log(connection: Connection, log_id: int) -> int | None:
     """Drop what no session needs of a log without a session; returns the next log to look at."""
+    # Of two that delete forks of one log at the same time, the second looks when the first is done.
+    connection.execute(select(logs.c.id).where(logs.c.id == log_id).with_for_update())
     used = connection.scalar(select(func.max(logs.c.inherited)).where(logs.c.parent_id == log_id))
     rest = events.c.seq >= used if used is not None else None
     refs = _refs(connection, events, log_id, rest)
@@ -150,5 +157,5 @@ def set_cleared(connection: Connection, session_id: str) -> None:
     connection.execute(
         update(sessions)
         .where(sessions.c.session_id == session_id)
-        .values(has_checkpoint=False, status="cleared", step=0, approval_id=None, writer=None)
+        .values(has_checkpoint=False, status=CLEARED, step=0, approval_id=None, writer=None)
     )

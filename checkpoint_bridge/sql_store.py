@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +16,14 @@ from perdure.checkpoint_bridge import (
 from perdure.checkpoint_bridge.blobs import get_blob, put_blob
 from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry, PendingApproval
 from perdure.checkpoint_bridge.database import Database
-from perdure.checkpoint_bridge.errors import (
-    ConfigurationError,
-    LogConflictError,
-    SessionNotFoundError,
-)
+from perdure.checkpoint_bridge.errors import LogConflictError, SessionNotFoundError
 from perdure.checkpoint_bridge.event_log import Batch, append, newest_saves, read_events
 from perdure.checkpoint_bridge.events import Event, NewEvent, NewSave
 from perdure.checkpoint_bridge.fold import SessionState
 from perdure.checkpoint_bridge.fork import ForkPatch, apply_patch
+from perdure.checkpoint_bridge.stable_json import copy_json
+from perdure.checkpoint_bridge.store import DEFAULT_HISTORY_LIMIT, check_history_limit, no_such_step
+from perdure.checkpoint_bridge.stored import entry_record, now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,15 +35,9 @@ if TYPE_CHECKING:
     from perdure.checkpoint_bridge.ledger import Effect, EffectId
     from perdure.checkpoint_bridge.sessions import SessionRow
 
-DEFAULT_HISTORY_LIMIT = 50
 _CACHED_LOGS = 256
 _CACHED_UIDS = 10_000
 _TRIES = 20
-
-
-def now_ms() -> int:
-    """Unix milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 class SqlStore:
@@ -66,15 +58,8 @@ class SqlStore:
     def __init__(
         self, url: str, *, history_limit: int = DEFAULT_HISTORY_LIMIT, create: bool = True
     ) -> None:
-        if (
-            isinstance(history_limit, bool)
-            or not isinstance(history_limit, int)
-            or history_limit < 0
-        ):
-            msg = f"historyLimit is a whole number from 0, not {history_limit!r}."
-            raise ConfigurationError(msg, field="historyLimit")
+        self.history_limit = check_history_limit(history_limit)
         self.database = Database(url, create=create)
-        self.history_limit = history_limit
         self._states: OrderedDict[int, SessionState] = OrderedDict()
         self._uids: dict[int, str] = {}
 
@@ -106,14 +91,15 @@ class SqlStore:
         for last in _tries():
             row = await self.database.write(_find_or_create, session_id, record, now_ms())
             state = await self.state(row.log_id, row.head)
-            keep = _common(state.messages, messages)
+            keep = ev.shared_beginning(state.messages, messages)
             new = [
                 NewEvent(ev.TRANSCRIPT_DELTA, {"keep": keep, "append": messages[keep:]}),
                 NewEvent(ev.CHECKPOINT_SET, {"fields": record}),
             ]
-            status = record.get("status") or ev.IN_PROGRESS
-            finish = record.get("finishReason") or ""
-            saved = NewSave(len(new), status, finish, record.get("approvalId"))
+            status = ev.label(record.get("status"), 32) or ev.IN_PROGRESS
+            finish = ev.label(record.get("finishReason"), 64)
+            approval_id = ev.label(record.get("approvalId"), 128) or None
+            saved = NewSave(len(new), status, finish, approval_id)
             try:
                 await self.append(
                     Batch(session_id, row.log_id, None, row.head, now_ms(), new, [saved])
@@ -130,31 +116,21 @@ class SqlStore:
         if row is None or not row.has_checkpoint or not kept:
             return None
         state = await self.state(row.log_id, kept[0].through_seq)
-        return Checkpoint.from_json(_checkpoint(state, session_id, kept[0]))
+        # A copy: the state is shared, and a caller may change what it got.
+        return Checkpoint.from_json(copy_json(_checkpoint(state, session_id, kept[0])))
 
     async def history(self, session_id: str, limit: int | None = None) -> list[HistoryEntry]:
         """The saves that are kept, newest first; ``[]`` for an unknown session."""
         count = self.history_limit if limit is None else min(limit, self.history_limit)
         if count <= 0:
             return []
-        row, kept = await self.database.read(_row_and_saves, session_id, count)
-        if row is None or not kept:
-            return []
-        log = await self.database.read(read_events, row.log_id, 0, kept[0].through_seq)
+        kept, log = await self.database.read(_saves_and_events, session_id, count)
         state = SessionState()
         entries = []
         for save in reversed(kept):
             state.fold(log[state.through : save.through_seq])
-            entries.append(
-                HistoryEntry.from_json(
-                    {
-                        "step": save.step,
-                        "savedAt": ev.iso(save.saved_at),
-                        "status": save.status,
-                        "checkpoint": _checkpoint(state, session_id, save),
-                    }
-                )
-            )
+            record = copy_json(_checkpoint(state, session_id, save))
+            entries.append(HistoryEntry.from_json(entry_record(record, save.saved_at)))
         return entries[::-1]
 
     async def delete(self, session_id: str, *, keep_history: bool = False) -> None:
@@ -372,13 +348,13 @@ class SqlStore:
         source, kept = await self.database.read(_row_and_saves, session_id, self.history_limit)
         save = next((save for save in kept if save.step == from_step), None)
         if source is None or save is None:
-            raise forking.no_such_step(session_id, from_step, {save.step for save in kept})
+            raise no_such_step(session_id, from_step, {save.step for save in kept})
         state = await self.state(source.log_id, save.through_seq)
         record = apply_patch(_checkpoint(state, session_id, save), patch)
         for last in _tries():
             try:
                 fork_id = await self.database.write(
-                    forking.fork_session,
+                    forking.write_fork,
                     source,
                     save,
                     state,
@@ -388,8 +364,8 @@ class SqlStore:
                     keep_saves=self._keep,
                 )
             except LogConflictError:
-                # Another process took the default id between our look and our insert.
-                if last or new_session_id is not None:
+                # Another process took the id between our look and our insert.
+                if last:
                     raise
             else:
                 return fork_id, Checkpoint.from_json({**record, "sessionId": fork_id})
@@ -413,7 +389,7 @@ def _find_or_create(
     row = sessions.find_session(connection, session_id)
     if row is not None:
         return row
-    agent = str(record.get("agentId") or "")
+    agent = ev.label(record.get("agentId"), 200)
     return sessions.create_session(connection, session_id, agent=agent, time_ms=time_ms)
 
 
@@ -424,6 +400,15 @@ def _row_and_saves(
     return row, newest_saves(connection, row.log_id, count) if row and count else ()
 
 
+def _saves_and_events(
+    connection: Connection, session_id: str, count: int
+) -> tuple[Sequence[Any], list[Event]]:
+    row, kept = _row_and_saves(connection, session_id, count)
+    if row is None or not kept:
+        return (), []
+    return kept, read_events(connection, row.log_id, 0, kept[0].through_seq)
+
+
 def _delete(
     connection: Connection,
     session_id: str,
@@ -432,7 +417,7 @@ def _delete(
     time_ms: int,
     keep_saves: int,
 ) -> None:
-    row = sessions.find_session(connection, session_id)
+    row = sessions.find_session(connection, session_id, lock=True)
     if row is None:
         return
     if not keep_history:
@@ -452,13 +437,6 @@ def _checkpoint(state: SessionState, session_id: str, save: Any) -> dict[str, An
         finish_reason=save.finish_reason,
         approval_id=save.approval_id,
     )
-
-
-def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
-    count = 0
-    while count < min(len(a), len(b)) and a[count] == b[count]:
-        count += 1
-    return count
 
 
 def session_not_found(session_id: str) -> SessionNotFoundError:

@@ -19,7 +19,7 @@ from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = [
     "Json",
@@ -30,6 +30,7 @@ __all__ = [
     "parse_json",
     "stable_json",
     "to_json_text",
+    "to_stored_text",
     "well_formed",
 ]
 
@@ -82,6 +83,22 @@ def to_json_text(value: Json) -> str:
     return _encode(value, sort_keys=False, max_depth=None)
 
 
+def to_stored_text(value: Json) -> str:
+    """Print a record for a file that others read too: no part of its meaning is lost.
+
+    As :func:`to_json_text`, but integers keep all their digits, and a number beyond a double
+    stays one (a reader gets the infinity that it was read as).
+
+    Raises:
+        TypeError: the value is not JSON.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except (ValueError, RecursionError):
+        return _encode(value, sort_keys=False, max_depth=None, number=_stored_number)
+    return text if text.isascii() else _escape_surrogates(text)
+
+
 def normalize_arguments(raw: str) -> str:
     """Give the stable JSON of a call's raw arguments; text that does not parse stays as it is.
 
@@ -101,7 +118,13 @@ def json_equal(a: Json, b: Json) -> bool:
     return _encode(a, sort_keys=True, max_depth=None) == _encode(b, sort_keys=True, max_depth=None)
 
 
-def _encode(value: Json, *, sort_keys: bool, max_depth: int | None) -> str:
+def _encode(
+    value: Json,
+    *,
+    sort_keys: bool,
+    max_depth: int | None,
+    number: Callable[[float], str] | None = None,
+) -> str:
     out: list[str] = []
     # A frame is one open container: what is left to print, its end, its identity. The first
     # frame stands for the place of the value itself, so the depth of a container that is met
@@ -112,7 +135,7 @@ def _encode(value: Json, *, sort_keys: bool, max_depth: int | None) -> str:
         items, end, identity = frames[-1]
         for before, item in items:
             out.append(before)
-            text = _scalar(item)
+            text = _scalar(item, number or _number)
             if text is not None:
                 out.append(text)
                 continue
@@ -134,7 +157,7 @@ def _encode(value: Json, *, sort_keys: bool, max_depth: int | None) -> str:
     return "".join(out)
 
 
-def _scalar(value: Json) -> str | None:
+def _scalar(value: Json, number: Callable[[float], str]) -> str | None:
     """The text of a value that is not a container."""
     if isinstance(value, str):
         return _quote(value)
@@ -143,7 +166,7 @@ def _scalar(value: Json) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
-        return _number(value)
+        return number(value)
     return None
 
 
@@ -198,7 +221,7 @@ def _ordered(value: dict[Any, Any], *, sort_keys: bool) -> list[tuple[str, Json]
 
 def _key_text(key: object) -> str:
     """The text of a key that Python allows and JSON does not (``{1: ...}``)."""
-    text = None if isinstance(key, str) else _scalar(key)
+    text = None if isinstance(key, str) else _scalar(key, _number)
     if text is None:
         message = f"{type(key).__name__} is not a JSON key"
         raise TypeError(message)
@@ -212,7 +235,12 @@ def utf16_key(text: str) -> bytes:
 
 def _quote(text: str) -> str:
     quoted = encode_basestring(text)
-    if quoted.isascii() or not _SURROGATE.search(quoted):
+    return quoted if quoted.isascii() else _escape_surrogates(quoted)
+
+
+def _escape_surrogates(quoted: str) -> str:
+    """JSON text with lone surrogates escaped, so that it can be written as UTF-8."""
+    if not _SURROGATE.search(quoted):
         return quoted
     return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", join_surrogates(quoted))
 
@@ -255,6 +283,14 @@ def _number(value: float) -> str:
         return f"{sign}0.{'0' * -point}{digits}"
     rest = f".{digits[1:]}" if len(digits) > 1 else ""
     return f"{sign}{digits[0]}{rest}e{point - 1:+d}"
+
+
+def _stored_number(value: float) -> str:
+    if isinstance(value, int):
+        return str(value)
+    if math.isinf(value):
+        return "-1e999" if value < 0 else "1e999"
+    return _number(value)
 
 
 # --- reading ----------------------------------------------------------------------------------

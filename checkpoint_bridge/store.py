@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+import asyncio
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from perdure.checkpoint_bridge._record import plain
+from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry
+from perdure.checkpoint_bridge.errors import CheckpointNotFoundError, ConfigurationError
+from perdure.checkpoint_bridge.fork import ForkPatch, apply_patch
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry
+    from collections.abc import Iterable
+
+__all__ = [
+    "DEFAULT_HISTORY_LIMIT",
+    "CheckpointStore",
+    "HistoryStore",
+    "check_history_limit",
+    "fork_session",
+    "get_checkpoint_history",
+    "id_taken",
+    "no_such_step",
+]
+
+DEFAULT_HISTORY_LIMIT = 50
 
 
 class CheckpointStore(Protocol):
@@ -29,6 +49,41 @@ class HistoryStore(Protocol):
         """The saves that are kept, newest first; ``[]`` for an unknown session."""
 
 
+@runtime_checkable
+class CreatingStore(Protocol):
+    """A store that can save a session's first checkpoint without overwriting another's."""
+
+    async def create(self, session_id: str, checkpoint: Checkpoint) -> bool:
+        """Save, unless the session has a checkpoint; returns whether it was saved."""
+
+
+@runtime_checkable
+class ForkingStore(Protocol):
+    """A store that has a better way to fork than to copy the checkpoint."""
+
+    async def fork(
+        self,
+        session_id: str,
+        *,
+        from_step: int,
+        patch: ForkPatch | None = None,
+        new_session_id: str | None = None,
+    ) -> tuple[str, Checkpoint]:
+        """As :func:`fork_session`."""
+
+
+def check_history_limit(limit: Any) -> int:
+    """Give back how many saves a store is to keep.
+
+    Raises:
+        ConfigurationError: it is negative or no whole number (``field`` is ``historyLimit``).
+    """
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+        msg = f"historyLimit is a whole number from 0, not {limit!r}."
+        raise ConfigurationError(msg, field="historyLimit")
+    return limit
+
+
 async def get_checkpoint_history(
     store: CheckpointStore, session_id: str, limit: int | None = None
 ) -> list[HistoryEntry] | None:
@@ -36,3 +91,94 @@ async def get_checkpoint_history(
     if not isinstance(store, HistoryStore):
         return None
     return await store.history(session_id, limit)
+
+
+async def fork_session(
+    store: CheckpointStore,
+    session_id: str,
+    *,
+    from_step: int,
+    patch: ForkPatch | None = None,
+    new_session_id: str | None = None,
+) -> tuple[str, Checkpoint]:
+    """Start a session from a step of another one's history, in the same store.
+
+    The source stays as it is. Forks that one process makes at the same time get different ids;
+    between processes that holds for stores that can create a checkpoint in one step.
+
+    Args:
+        store: any documented store that keeps a history.
+        session_id: the session to fork.
+        from_step: the newest save of this step is where the fork starts.
+        patch: what is different in the fork.
+        new_session_id: default: ``<session_id>.fork-<n>``, the first without a checkpoint.
+
+    Returns:
+        The fork's id and its checkpoint.
+
+    Raises:
+        CheckpointNotFoundError: the history keeps no such step.
+        ConfigurationError: the store keeps no history (``field`` is ``checkpointStore``), the
+            new id has a checkpoint (``newSessionId``), or the patch does not fit.
+    """
+    if isinstance(store, ForkingStore):
+        return await store.fork(
+            session_id, from_step=from_step, patch=patch, new_session_id=new_session_id
+        )
+    history = await get_checkpoint_history(store, session_id)
+    if history is None:
+        msg = f"fork: {type(store).__name__} keeps no history, so there is no step to start from."
+        hint = "Give the store a history() method, or use one of ours."
+        raise ConfigurationError(msg, field="checkpointStore", hint=hint)
+    # A store of a user's own may give its entries as plain JSON.
+    entries = [HistoryEntry.from_json(plain(entry)) for entry in history]
+    entry = next((entry for entry in entries if entry.step == from_step), None)
+    if entry is None:
+        raise no_such_step(session_id, from_step, {entry.step for entry in entries})
+    record = apply_patch(entry.checkpoint, patch)
+    async with _forking():
+        return await _save_fork(store, session_id, record, new_session_id)
+
+
+async def _save_fork(
+    store: CheckpointStore, session_id: str, record: dict[str, Any], new_session_id: str | None
+) -> tuple[str, Checkpoint]:
+    number = 0
+    while True:
+        number += 1
+        fork_id = f"{session_id}.fork-{number}" if new_session_id is None else new_session_id
+        taken = fork_id == session_id or await store.load(fork_id) is not None
+        checkpoint = Checkpoint.from_json({**record, "sessionId": fork_id})
+        if not taken and isinstance(store, CreatingStore):
+            taken = not await store.create(fork_id, checkpoint)
+        elif not taken:
+            await store.save(fork_id, checkpoint)
+        if not taken:
+            return fork_id, checkpoint
+        if new_session_id is not None:
+            raise id_taken(fork_id)
+
+
+_LOCKS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _forking() -> asyncio.Lock:
+    """One fork at a time writes, so that a look for a free id and the save are one step."""
+    return _LOCKS.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+
+
+def no_such_step(session_id: str, step: int, kept: Iterable[int]) -> CheckpointNotFoundError:
+    """The error for a step that the history does not keep (format page, *History*)."""
+    steps = sorted(set(kept))
+    shown = ", ".join(map(str, steps)) or "none"
+    msg = f"fork: session {session_id!r} has no checkpoint of step {step} (steps kept: {shown})"
+    return CheckpointNotFoundError(msg, kept=steps)
+
+
+def id_taken(session_id: str) -> ConfigurationError:
+    """The error for a fork's id that is in use."""
+    msg = f"fork: session {session_id!r} already has a checkpoint."
+    hint = "Give another id, or none."
+    return ConfigurationError(msg, field="newSessionId", hint=hint)

@@ -43,7 +43,7 @@ def upgrade() -> None:
     op.create_index(op.f("ix_perdure_logs_parent_id"), "perdure_logs", ["parent_id"], unique=False)
     op.create_table(
         "perdure_approvals",
-        sa.Column("id", sa.String(length=64), nullable=False),
+        sa.Column("id", sa.String(length=128), nullable=False),
         sa.Column("log_id", sa.BigInteger(), nullable=False),
         sa.Column("session_id", sa.String(length=200), nullable=False),
         sa.Column("run_id", sa.String(length=64), nullable=False),
@@ -122,7 +122,7 @@ def upgrade() -> None:
         sa.Column("step", sa.Integer(), nullable=False),
         sa.Column("status", sa.String(length=32), nullable=False),
         sa.Column("finish_reason", sa.String(length=64), nullable=False),
-        sa.Column("approval_id", sa.String(length=64), nullable=True),
+        sa.Column("approval_id", sa.String(length=128), nullable=True),
         sa.Column("saved_at", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(
             ["log_id"],
@@ -144,7 +144,7 @@ def upgrade() -> None:
         sa.Column("has_checkpoint", sa.Boolean(), nullable=False),
         sa.Column("status", sa.String(length=32), nullable=False),
         sa.Column("step", sa.Integer(), nullable=False),
-        sa.Column("approval_id", sa.String(length=64), nullable=True),
+        sa.Column("approval_id", sa.String(length=128), nullable=True),
         sa.Column("parent_session", sa.String(length=200), nullable=True),
         sa.ForeignKeyConstraint(
             ["log_id"],
