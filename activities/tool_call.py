@@ -47,6 +47,13 @@ class _DeadlineError(Exception):
     """The tool's own deadline passed."""
 
 
+class _WorkerStopsError(ApplicationError):
+    """The worker gives up a call because it was told to stop; another one will run it."""
+
+    def __init__(self, tool: str) -> None:
+        super().__init__(f"The worker stopped while {tool} was running.", type=WORKER_SHUTDOWN)
+
+
 class ToolCall(Deps):
     """Runs tool calls; the ledger remembers what each one gave."""
 
@@ -94,7 +101,7 @@ class ToolCall(Deps):
         try:
             value = await self._run(tool, arguments, context, task)
             return tool_message(call, result_text(to_json_value(value)))
-        except PropagatingToolError:
+        except (PropagatingToolError, _WorkerStopsError):
             raise
         except _Unsettled as error:
             return _failed(task, call, unknown_outcome(task.tool, error.__cause__))
@@ -153,8 +160,7 @@ class ToolCall(Deps):
                     return await self._invoke(tool, tool.bind(arguments, context))
             except asyncio.CancelledError:
                 if activity.is_worker_shutdown():
-                    msg = f"The worker stopped while {tool.name} was running."
-                    raise ApplicationError(msg, type=WORKER_SHUTDOWN) from None
+                    raise _WorkerStopsError(tool.name) from None
                 raise
             except may_repeat as error:
                 if limit.expired():

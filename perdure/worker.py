@@ -102,30 +102,31 @@ async def serving(
         StorageError: the store cannot be opened.
     """
     await store.open()
-    with concurrent.futures.ThreadPoolExecutor(
+    threads = concurrent.futures.ThreadPoolExecutor(
         _CALLS_AT_A_TIME, thread_name_prefix="perdure-tool"
-    ) as threads:
-        settings: dict[str, Any] = {
-            "max_concurrent_activities": _CALLS_AT_A_TIME,
-            "max_heartbeat_throttle_interval": _HEARTBEAT_EVERY,
-            "sticky_queue_schedule_to_start_timeout": _STICKY_TIMEOUT,
-            "graceful_shutdown_timeout": GRACEFUL_SHUTDOWN,
-            **options,
-        }
-        worker = Worker(
-            client,
-            task_queue=task_queue,
-            workflows=[AgentWorkflow],
-            activities=activities(agents, store, threads),
-            workflow_runner=workflow_runner(),
-            **settings,
-        )
-        try:
-            async with worker:
-                yield worker
-        finally:
-            await aclose_providers()
-            threads.shutdown(wait=False, cancel_futures=True)
+    )
+    settings: dict[str, Any] = {
+        "max_concurrent_activities": _CALLS_AT_A_TIME,
+        "max_heartbeat_throttle_interval": _HEARTBEAT_EVERY,
+        "sticky_queue_schedule_to_start_timeout": _STICKY_TIMEOUT,
+        "graceful_shutdown_timeout": GRACEFUL_SHUTDOWN,
+        **options,
+    }
+    worker = Worker(
+        client,
+        task_queue=task_queue,
+        workflows=[AgentWorkflow],
+        activities=activities(agents, store, threads),
+        workflow_runner=workflow_runner(),
+        **settings,
+    )
+    try:
+        async with worker:
+            yield worker
+    finally:
+        await aclose_providers()
+        # Nobody can stop a thread: a plain tool that hangs must not keep its worker alive.
+        threads.shutdown(wait=False, cancel_futures=True)
 
 
 async def run_worker(
