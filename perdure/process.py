@@ -21,11 +21,20 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["EXIT_BROKEN_PIPE", "EXIT_INTERRUPTED", "end_now", "leave", "run_program"]
+__all__ = [
+    "EXIT_BROKEN_PIPE",
+    "EXIT_INTERRUPTED",
+    "EXIT_TERMINATED",
+    "end_now",
+    "leave",
+    "run_program",
+]
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 """128 + SIGINT: what a shell reports for a program that Ctrl-C ended."""
+EXIT_TERMINATED = 143
+"""128 + SIGTERM."""
 EXIT_BROKEN_PIPE = 141
 """128 + SIGPIPE: the reader of our output (``head``, say) went away, which is no failure."""
 

@@ -9,6 +9,7 @@ import typer
 
 from perdure.cli import exits
 from perdure.cli.options import JsonOption  # noqa: TC001 - typer reads it at run time
+from perdure.process import EXIT_TERMINATED
 
 
 def demo(
@@ -25,4 +26,8 @@ def demo(
     """
     from perdure.demo.story import tell
 
-    return exits.DONE if asyncio.run(tell(as_json=as_json, keep=keep)) else exits.FAILED
+    try:
+        return exits.DONE if asyncio.run(tell(as_json=as_json, keep=keep)) else exits.FAILED
+    except asyncio.CancelledError:
+        exits.complain("Stopped; what the demo had started was ended.")
+        return EXIT_TERMINATED

@@ -13,6 +13,7 @@ code  meaning
 3     awaiting approval: the run paused, or the session waits for a decision already
 130   Ctrl-C
 141   the reader of a pipe went away
+143   SIGTERM (but a worker that SIGTERM stopped ends with 0)
 ====  =========================================================================================
 
 Results go to standard output, everything else to standard error. An error leaves standard output

@@ -12,6 +12,7 @@ import typer
 
 from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
+    PerdureError,
     SessionAwaitingApprovalError,
 )
 from perdure.cli import exits
@@ -229,6 +230,9 @@ class _Running:
                 result = await self._wait(work(), client, session_id)
             except SessionAwaitingApprovalError as error:
                 raise self._with_command(error) from None
+            except PerdureError as error:
+                await self._tell_how_to_go_on(client, session_id, error)
+                raise
             assert handle is not None
             if result is None:
                 return self._started(handle)
@@ -245,6 +249,9 @@ class _Running:
                 result = await self._wait(client.resume(session_id), client, session_id)
             except SessionAwaitingApprovalError as error:
                 raise self._with_command(error) from None
+            except PerdureError as error:
+                await self._tell_how_to_go_on(client, session_id, error)
+                raise
             if result is not None:
                 return await self._ended(client, result)
         if self.as_json:
@@ -325,6 +332,19 @@ class _Running:
             note(f"  {found.tool_name} {one_line(json_text(found.args), 400)}")
         for word in ("approve", "reject"):
             note(f"{word.capitalize()} it: {self.where.command(word, str(result.approval_id))}")
+
+    async def _tell_how_to_go_on(
+        self, client: Client, session_id: str | None, error: PerdureError
+    ) -> None:
+        """Tell which session a failed run leaves, and how it goes on."""
+        from perdure.cli.waiting import WAIT_TIMEOUT
+
+        if session_id is None or not self.begun or error.code == WAIT_TIMEOUT:
+            return
+        row = await client.store.session(session_id)
+        if row is not None and row.status == "in-progress":
+            note(f"Session {session_id} keeps what is done.")
+            note(f"Go on with it: {self.where.command('resume', session_id)}")
 
     def _with_command(self, error: SessionAwaitingApprovalError) -> SessionAwaitingApprovalError:
         error.hint = f"Approve it: {self.where.command('approve', error.approval_id)}"

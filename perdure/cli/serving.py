@@ -110,8 +110,9 @@ def set_up_logs(level: str) -> None:
         raise ConfigurationError(msg, field="--log-level")
     form = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
     logging.basicConfig(level=level.upper(), stream=sys.stderr, format=form)
-    # httpx logs each request at info; a worker's log is about runs.
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    # Both tell at info what they do all the time; a worker's log is about runs.
+    for name in ("alembic", "httpx"):
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.root.level))
 
 
 async def _work(agents: Sequence[Agent], where: Where) -> None:

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+WAIT_TIMEOUT = "PERDURE_WAIT_TIMEOUT"
+"""The code of the error when the time to wait is over."""
+
+QUIET = 0.5
+"""Seconds of waiting that nobody needs to be told about."""
+
 LOOK_EVERY = 5.0
 """Seconds after which, again and again, we look whether a worker is there."""
 
@@ -56,8 +62,7 @@ async def wait_for(
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_watch(client, session_id))
     try:
-        with progress(text):
-            await asyncio.wait({task, watch}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        await _until_first({task, watch}, text, timeout)
         if not task.done() and watch.done():
             watch.result()
         if not task.done():
@@ -65,13 +70,31 @@ async def wait_for(
             hint = None
             if session_id is not None:
                 hint = f"Wait for it again: {where.command('resume', session_id)}"
-            raise PerdureError(msg, code="PERDURE_WAIT_TIMEOUT", hint=hint)
+            raise PerdureError(msg, code=WAIT_TIMEOUT, hint=hint)
         return task.result()
     finally:
         for each in (task, watch):
             each.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await each
+
+
+async def _until_first(
+    tasks: set[asyncio.Future[Any]],
+    text: str,
+    timeout: float | None,  # noqa: ASYNC109 - as above
+) -> None:
+    """Wait for the first end; what ends at once needs no word about it."""
+    at_once = QUIET if timeout is None else min(QUIET, timeout)
+    done, _ = await asyncio.wait(tasks, timeout=at_once, return_when=asyncio.FIRST_COMPLETED)
+    if done or timeout == at_once:
+        return
+    with progress(text):
+        await asyncio.wait(
+            tasks,
+            timeout=None if timeout is None else timeout - at_once,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
 
 
 async def _watch(client: Client, session_id: str | None) -> None:

@@ -83,7 +83,9 @@ class Stage:
 
         def serves() -> bool:
             if worker.poll() is not None:
-                raise DemoFailedError(f"The worker ended with code {worker.returncode}.")
+                text = (self.directory / "worker.log").read_text("utf-8", "replace")
+                last = text.strip().rpartition("\n")[2]
+                raise DemoFailedError(f"The worker ended with {worker.returncode}: {last}")
             return any(line["pid"] == worker.pid for line in self.ledger.lines(WORKER))
 
         await until(serves, "a worker")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.checkpoint_bridge.fork import ForkPatch
 from perdure.checkpoint_bridge.stable_json import stable_json
 from perdure.checkpoint_bridge.trajectory import compare_trajectories
-from perdure.cli.output import console_for, print_json
+from perdure.cli.output import console_for, print_json, show_on
 from perdure.client import connect
 from perdure.demo import facts, trip
 from perdure.demo.ledger import START
@@ -36,14 +36,13 @@ class Teller:
 
     def __init__(self, *, as_json: bool) -> None:
         self._stream = sys.stderr if as_json else sys.stdout
-        self._console = console_for(self._stream)
 
     @contextlib.asynccontextmanager
     async def step(self, text: str) -> AsyncIterator[None]:
         """Tell what goes on while the block runs, and how long it took."""
         begin = time.monotonic()
         if self._stream.isatty():
-            with self._console.status(f"{text}…"):
+            with console_for(self._stream).status(f"{text}…"):
                 yield
         else:
             self.say(f"{text}…")
@@ -52,9 +51,7 @@ class Teller:
 
     def say(self, *parts: RenderableType) -> None:
         """Tell something."""
-        for part in parts or ("",):
-            self._console.print(part)
-        self._stream.flush()
+        show_on(self._stream, *(parts or ("",)))
 
 
 async def tell(*, as_json: bool, keep: bool) -> bool:
