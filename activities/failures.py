@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from perdure.checkpoint_bridge.errors import (
@@ -53,7 +55,7 @@ def is_retryable(error: PerdureError) -> bool:
 
 
 def boundary(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-    """Let an activity raise errors of ours."""
+    """Let an activity raise errors of ours, and say so when it is its worker that stops it."""
 
     @functools.wraps(function)
     async def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -61,5 +63,15 @@ def boundary(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
             return await function(*args, **kwargs)
         except PerdureError as error:
             raise to_failure(error) from error
+        except asyncio.CancelledError:
+            if activity.is_worker_shutdown() and not _is_cancel_requested():
+                msg = "The worker was told to stop in the middle of it."
+                raise ApplicationError(msg, type=WORKER_SHUTDOWN) from None
+            raise
 
     return wrapper
+
+
+def _is_cancel_requested() -> bool:
+    details = activity.cancellation_details()
+    return details is not None and details.cancel_requested

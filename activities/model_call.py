@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
 
 from perdure.activities.content import content_of
 from perdure.activities.deps import Deps
-from perdure.activities.failures import WORKER_SHUTDOWN, boundary
+from perdure.activities.failures import boundary
 from perdure.activities.liveness import heartbeats, until_stored
 from perdure.activities.planning import plan_call
 from perdure.activities.providers.base import ModelRequest, ModelResponse, ToolSpec
@@ -74,11 +72,6 @@ class ModelCall(Deps):
     ) -> ModelResponse:
         try:
             return await agent.provider.generate(request)
-        except asyncio.CancelledError:
-            if activity.is_worker_shutdown():
-                msg = "The worker stopped while the model was answering."
-                raise ApplicationError(msg, type=WORKER_SHUTDOWN) from None
-            raise
         except PerdureError as error:
             await self._note(effect_id, error)
             raise

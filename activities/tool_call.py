@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from pydantic import BaseModel
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
 
 from perdure.activities.content import NotJsonError, content_of, result_text, to_json_value
 from perdure.activities.deps import Deps
-from perdure.activities.failures import WORKER_SHUTDOWN, boundary
+from perdure.activities.failures import boundary
 from perdure.activities.liveness import heartbeats, until_stored
 from perdure.activities.planning import error_message, parse_arguments
 from perdure.activities.wire import ACTIVITY_TOOL, ToolOutcome, ToolTask
@@ -45,13 +44,6 @@ class _Unsettled(Exception):  # noqa: N818 - a marker, never shown
 
 class _DeadlineError(Exception):
     """The tool's own deadline passed."""
-
-
-class _WorkerStopsError(ApplicationError):
-    """The worker gives up a call because it was told to stop; another one will run it."""
-
-    def __init__(self, tool: str) -> None:
-        super().__init__(f"The worker stopped while {tool} was running.", type=WORKER_SHUTDOWN)
 
 
 class ToolCall(Deps):
@@ -101,7 +93,7 @@ class ToolCall(Deps):
         try:
             value = await self._run(tool, arguments, context, task)
             return tool_message(call, result_text(to_json_value(value)))
-        except (PropagatingToolError, _WorkerStopsError):
+        except PropagatingToolError:
             raise
         except _Unsettled as error:
             return _failed(task, call, unknown_outcome(task.tool, error.__cause__))
@@ -158,10 +150,6 @@ class ToolCall(Deps):
             try:
                 async with asyncio.timeout_at(deadline) as limit:
                     return await self._invoke(tool, tool.bind(arguments, context))
-            except asyncio.CancelledError:
-                if activity.is_worker_shutdown():
-                    raise _WorkerStopsError(tool.name) from None
-                raise
             except may_repeat as error:
                 if limit.expired():
                     raise _DeadlineError from error
