@@ -1,0 +1,269 @@
+"""Starts and kills the workers of ``app.py``, and judges what they left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perdure.checkpoint_bridge.errors import ApprovalDecidedError
+from perdure.checkpoint_bridge.transcript import assert_valid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.client import Client
+
+APP = Path(__file__).with_name("app.py")
+HEARTBEAT = 5.0
+"""Seconds after which a silent worker counts as dead (``workflows/options.py``)."""
+
+_LOOK = 0.02
+
+Line = dict[str, Any]
+
+
+class Rig:
+    """Worker processes on one task queue and one store, and the ledger of what they did."""
+
+    def __init__(self, folder: Path, address: str, *, task_queue: str, store: str = "") -> None:
+        self.folder = folder
+        self.address = address
+        self.task_queue = task_queue
+        self.store_url = store or f"sqlite:///{folder / 'perdure.db'}"
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self.options: list[str] = []
+        """Further arguments of the workers that start from now on."""
+        self._lines: list[Line] = []
+        self._read = 0
+        for name in ("holds", "backend"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+
+    # -- workers -----------------------------------------------------------------------------
+
+    def start_worker(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(APP), "--folder", str(self.folder)]
+        command += ["--store", self.store_url, "--temporal", self.address]
+        command += ["--task-queue", self.task_queue, *self.options]
+        with (self.folder / "workers.log").open("ab") as log:
+            worker = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        self.workers.append(worker)
+        return worker
+
+    def kill(self, worker: subprocess.Popen[bytes]) -> float:
+        """SIGKILL; returns the moment."""
+        worker.kill()
+        worker.wait()
+        return time.monotonic()
+
+    async def stop(self, worker: subprocess.Popen[bytes], seconds: float = 30.0) -> int:
+        """SIGTERM, as a deploy does it; returns the exit code."""
+        worker.send_signal(signal.SIGTERM)
+        await self.until(lambda: worker.poll() is not None, "the worker to end", seconds)
+        return worker.returncode
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for worker in self.workers:
+            worker.kill()
+            worker.wait()
+
+    # -- where workers wait ------------------------------------------------------------------
+
+    def _hold(self, session: str, point: str) -> Path:
+        return self.folder / "holds" / f"{session}:{point}".replace("/", "_")
+
+    def hold(self, session: str, point: str) -> None:
+        """Make workers wait when they come to a point of a session."""
+        self._hold(session, point).touch()
+
+    def release(self, session: str, point: str) -> None:
+        self._hold(session, point).unlink(missing_ok=True)
+
+    async def held(self, session: str, point: str, worker: int = 0) -> Line:
+        """Wait until a worker waits there (``worker``: which process id, if it matters)."""
+
+        def found() -> Line | None:
+            for line in self.lines("held", session):
+                if line["point"] == point and worker in (0, line["pid"]):
+                    return line
+            return None
+
+        return await self.until(found, f"{session} to come to {point}")  # type: ignore[no-any-return]
+
+    # -- the ledger --------------------------------------------------------------------------
+
+    def lines(self, kind: str = "", session: str = "") -> list[Line]:
+        """What was noted so far, in order."""
+        with (
+            contextlib.suppress(FileNotFoundError),
+            (self.folder / "ledger.jsonl").open("rb") as file,
+        ):
+            file.seek(self._read)
+            for raw in file:
+                if not raw.endswith(b"\n"):
+                    break
+                self._read += len(raw)
+                self._lines.append(json.loads(raw))
+        return [
+            line
+            for line in self._lines
+            if kind in ("", line["kind"]) and session in ("", line["session"])
+        ]
+
+    async def until(self, found: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+        """Wait for something that cannot be waited for otherwise."""
+        deadline = time.monotonic() + seconds
+        while True:
+            value = found()
+            if value:
+                return value
+            if time.monotonic() > deadline:
+                msg = f"waited {seconds:g} s in vain for {what}\n{self.log_tail()}"
+                raise TimeoutError(msg)
+            await asyncio.sleep(_LOOK)
+
+    def log_tail(self, size: int = 4000) -> str:
+        """The end of what the workers printed."""
+        log = self.folder / "workers.log"
+        return log.read_text("utf-8", "replace")[-size:] if log.exists() else ""
+
+
+async def approval_of(client: Client, session: str, seconds: float = 60.0) -> str:
+    """The id of the approval that waits, as soon as it can be seen from outside."""
+    deadline = time.monotonic() + seconds
+    while True:
+        waiting = await client.approvals.list(session)
+        if waiting:
+            return str(waiting[0].id)
+        if time.monotonic() > deadline:
+            msg = f"{session} asked for no approval within {seconds:g} s"
+            raise TimeoutError(msg)
+        await asyncio.sleep(_LOOK)
+
+
+async def approve(client: Client, session: str) -> str:
+    """Approve what waits, and have it confirmed; returns the approval's id."""
+    approval_id = await approval_of(client, session)
+    try:
+        await client.approvals.decide(approval_id, approved=True, by="ann")
+    except ApprovalDecidedError as error:
+        if error.decision.get("by") != "ann":
+            raise  # else it is our own: its answer was lost with the worker
+    return approval_id
+
+
+def comparable(record: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint without what differs between two sessions that went the same way."""
+    return {key: value for key, value in record.items() if key not in ("sessionId", "approvalId")}
+
+
+async def saves(client: Client, session: str) -> list[tuple[Any, ...]]:
+    """The history's entries without times and ids."""
+    return [
+        (entry.step, entry.status, comparable(entry.checkpoint.to_json()))
+        for entry in await client.history(session)
+    ]
+
+
+class Judge:
+    """Compares runs that were disturbed with one of the same agent that was not."""
+
+    def __init__(self, client: Client, rig: Rig, model: str) -> None:
+        self._client = client
+        self._rig = rig
+        self._model = model
+        """The session that nothing disturbed."""
+
+    async def faults(self, session: str) -> list[str]:
+        """What is wrong with a run; ``[]`` when it ended as if nothing had happened."""
+        found = await self._record_faults(session)
+        found += await self._log_faults(session)
+        found += self._ledger_faults(session)
+        return [f"{session}: {fault}" for fault in found]
+
+    async def _record_faults(self, session: str) -> list[str]:
+        expected = await self._client.checkpoint(self._model)
+        got = await self._client.checkpoint(session)
+        assert expected is not None
+        if got is None:
+            return ["it has no checkpoint"]
+        found = []
+        if comparable(got.to_json()) != comparable(expected.to_json()):
+            found.append(f"its checkpoint differs: {json.dumps(got.to_json())}")
+        try:
+            assert_valid(got.to_json()["messages"])
+        except ValueError as error:
+            found.append(f"no provider would take its transcript: {error}")
+        if await saves(self._client, session) != await saves(self._client, self._model):
+            found.append("its history differs")
+        return found
+
+    async def _log_faults(self, session: str) -> list[str]:
+        events = await self._client.store.events(session)
+        found = []
+        if [event.seq for event in events] != list(range(len(events))):
+            found.append(f"its log has gaps: {[event.seq for event in events]}")
+        for kind in ("user/message", "assistant/message", "tool/result", "turn/end"):
+            count = sum(event.type == kind for event in events)
+            model = await self._client.store.events(self._model)
+            expected = sum(event.type == kind for event in model)
+            if count != expected:
+                found.append(f"its log has {count} {kind}, not {expected}")
+        return found
+
+    def _ledger_faults(self, session: str) -> list[str]:
+        found = []
+        lines = self._rig.lines(session=session)
+        keys: dict[tuple[str, int], set[str]] = {}
+        for line in lines:
+            if line["kind"] == "tool-start":
+                keys.setdefault((line["tool"], line["args"]), set()).add(line["key"])
+        found += [
+            f"{call} had the keys {sorted(each)}" for call, each in keys.items() if len(each) > 1
+        ]
+        if len({key for each in keys.values() for key in each}) != len(keys):
+            found.append(f"two calls share a key: {keys}")
+        expected = {
+            (line["tool"], line["args"]) for line in self._rig.lines("tool-start", self._model)
+        }
+        if set(keys) != expected:
+            found.append(f"it ran the calls {sorted(keys)}, not {sorted(expected)}")
+        done = Counter(
+            line["key"] for line in lines if line["kind"] == "tool-effect" and line["new"]
+        )
+        if set(done) != {key for each in keys.values() for key in each} or max(done.values()) > 1:
+            found.append(f"the backend's effects are {done}")
+        found += _repeated(lines)
+        return found
+
+
+def _repeated(lines: list[Line]) -> list[str]:
+    """What was done once more although its outcome was in the store."""
+    found = []
+    turns: set[int] = set()
+    calls: set[tuple[int, int]] = set()
+    attempts: dict[str, int] = {}
+    for line in lines:
+        if line["kind"] == "stored" and line["index"] < 0:
+            turns.add(line["seq"])
+        elif line["kind"] == "stored":
+            calls.add((line["seq"], line["index"]))
+        elif line["kind"] == "model" and line["step"] <= len(turns):
+            found.append(f"step {line['step']} was asked again after its answer was stored")
+        elif line["kind"] == "tool-start":
+            place = tuple(int(part) for part in line["key"].rsplit(":", 1)[1].split("."))
+            if place in calls:
+                found.append(f"{line['tool']} ran again after its result was stored")
+            before = attempts.get(line["key"], 0)
+            if line["attempt"] <= before:
+                found.append(f"attempt {line['attempt']} of {line['tool']} came after {before}")
+            attempts[line["key"]] = line["attempt"]
+    return found

@@ -1,0 +1,141 @@
+"""A worker is killed with SIGKILL at every kind of moment; another one takes its runs over.
+
+All runs below go on at the same time in one worker, each one is made to wait at its own moment,
+and then that worker is killed (R1, R2, R13, R15, R21, R26).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import pytest_asyncio
+from temporalio.api.enums.v1 import EventType
+
+from perdure.client import connect
+
+if TYPE_CHECKING:
+    from perdure.client import Client
+
+BEFORE_THE_APPROVAL = {
+    "opened": "append:turn/start",
+    "model": "model:1",
+    "model-stored": "stored:model",
+    "model-logged": "append:assistant/message",
+    "before-tool": "begin:alpha",
+    "async-tool": "before:alpha",
+    "sync-tool": "before:beta",
+    "effect-done": "after:alpha",
+    "effect-done-in-thread": "after:beta",
+    "tool-stored": "stored:gamma",
+    "result-logged": "append:tool/result",
+    "approval-logged": "append:approval/requested",
+}
+AT_THE_APPROVAL = "approval-waits"
+BEHIND_THE_APPROVAL = {
+    "decided": "decided",
+    "decision-logged": "append:approval/decided",
+    "approved-call": "before:pay",
+    "approved-effect-done": "after:pay",
+    "approved-stored": "stored:pay",
+    "last-model": "model:3",
+    "ended": "append:turn/end",
+}
+POINTS = BEFORE_THE_APPROVAL | BEHIND_THE_APPROVAL
+MOMENTS = [*POINTS, AT_THE_APPROVAL]
+
+
+@dataclass
+class Outcome:
+    """What became of the runs."""
+
+    faults: dict[str, list[str]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    """From the moment at which Temporal noticed the death to the run's end."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def outcome(new_rig: Any, rig_module: Any) -> Outcome:
+    rig = new_rig("killed")
+    approve = rig_module.approve
+    outcome = Outcome()
+    async with connect(rig.store_url, temporal=rig.address, task_queue=rig.task_queue) as client:
+
+        async def start(session: str) -> Any:
+            return await client.start("trip", "Plan my trip", session_id=session)
+
+        async def finish(session: str, run: Any) -> None:
+            if session not in BEHIND_THE_APPROVAL:
+                await approve(client, session)
+            result = await run.result(after_approval=decided.get(session))
+            assert result.text == "Done."
+
+        first = rig.start_worker()
+        undisturbed = await start("undisturbed")
+        await undisturbed.result(after_approval=await approve(client, "undisturbed"))
+
+        for session, point in POINTS.items():
+            rig.hold(session, point)
+        runs = {session: await start(session) for session in MOMENTS}
+        decided = {
+            session: await rig_module.approval_of(client, session)
+            for session in BEHIND_THE_APPROVAL
+        }
+        decisions = [asyncio.create_task(approve(client, each)) for each in BEHIND_THE_APPROVAL]
+        for session, point in POINTS.items():
+            await rig.held(session, point)
+        await rig_module.approval_of(client, AT_THE_APPROVAL)
+
+        rig.kill(first)
+        for session, point in POINTS.items():
+            rig.release(session, point)
+        rig.start_worker()
+        ends = await asyncio.gather(
+            *(finish(session, run) for session, run in runs.items()), return_exceptions=True
+        )
+        await asyncio.gather(*decisions)
+        judge = rig_module.Judge(client, rig, "undisturbed")
+        for session, end in zip(MOMENTS, ends, strict=True):
+            outcome.faults[session] = await judge.faults(session)
+            if end is not None:
+                outcome.faults[session].append(f"{session} ended with {end!r}")
+            outcome.seconds[session] = await _seconds(client, session)
+    print(f"\nseconds from the death being noticed to the end: {outcome.seconds}")
+    print(rig.log_tail())
+    return outcome
+
+
+async def _seconds(client: Client, session: str) -> float:
+    """From the first timeout that the history holds to its end; 0 without a timeout."""
+    noticed = (
+        EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT,
+        EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT,
+    )
+    first = last = 0.0
+    workflow = client.temporal.get_workflow_handle(session)
+    async for event in workflow.fetch_history_events():
+        last = event.event_time.ToMicroseconds() / 1e6
+        if event.event_type in noticed and not first:
+            first = last
+    return round(last - first, 3) if first else 0.0
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_run_whose_worker_is_killed_ends_as_if_nothing_had_happened(
+    outcome: Outcome, moment: str
+) -> None:
+    assert outcome.faults[moment] == []
+
+
+def test_an_approved_call_is_finished_within_five_seconds_of_the_death_being_noticed(
+    outcome: Outcome,
+) -> None:
+    assert 0 < outcome.seconds["approved-call"] < 5
+
+
+def test_no_run_waits_longer_than_for_the_workflow_task_that_the_worker_held(
+    outcome: Outcome,
+) -> None:
+    assert max(outcome.seconds.values()) < 10
