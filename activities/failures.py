@@ -26,6 +26,9 @@ R = TypeVar("R")
 WORKER_SHUTDOWN = "WorkerShutdown"
 """Type of the failure of a call that its worker gave up because it was told to stop."""
 
+STORAGE_FAILED = StorageError.__name__
+"""Type of the failure of an activity whose store was away."""
+
 
 def to_failure(error: PerdureError, *details: Any) -> ApplicationError:
     """The form in which an error of ours crosses Temporal.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import inspect
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,8 @@ from perdure.checkpoint_bridge.transcript import tool_message
 from perdure.tools import ToolContext
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from perdure.checkpoint_bridge.ledger import Effect
     from perdure.tools import Tool
 
@@ -40,6 +44,10 @@ _log = logging.getLogger("perdure.tools")
 
 class _Unsettled(Exception):  # noqa: N818 - a marker, never shown
     """A transport error that repeating the call did not settle."""
+
+
+class _EscapeError(Exception):
+    """What a tool raised (its cause) that is no Exception: an exit, a cancel of its own."""
 
 
 class _DeadlineError(Exception):
@@ -108,9 +116,10 @@ class ToolCall(Deps):
                 task, call, tool_error_result(tool_errors.EXECUTION, task.tool, text, error=error)
             )
         except Exception as error:  # noqa: BLE001 - a tool may raise anything; the model reads it
-            _log.warning("Tool %s failed: %s", task.tool, type(error).__name__, exc_info=error)
+            raised = error.__cause__ if isinstance(error, _EscapeError) else error
+            _log.warning("Tool %s failed: %s", task.tool, type(raised).__name__, exc_info=raised)
             return _failed(
-                task, call, tool_error_result(tool_errors.EXECUTION, task.tool, error=error)
+                task, call, tool_error_result(tool_errors.EXECUTION, task.tool, error=raised)
             )
 
     async def _call(self, task: ToolTask) -> dict[str, Any]:
@@ -138,7 +147,7 @@ class ToolCall(Deps):
             idempotency_key=f"{task.session_id}:{log_uid[:12]}:{task.seq}.{task.index}",
             attempt=effect.starts,
             logger=logger,
-            beat=activity.heartbeat,
+            beat=_beat_from_anywhere(),
         )
 
     async def _run(
@@ -159,11 +168,56 @@ class ToolCall(Deps):
                 await asyncio.sleep(_TRANSPORT_WAIT * (_TRANSPORT_TRIES - remaining))
         raise AssertionError
 
-    async def _invoke(self, tool: Tool, call: Any) -> Any:
-        if tool.is_async:
+    async def _invoke(self, tool: Tool, call: Callable[[], Any]) -> Any:
+        """Call the tool. Nothing that it raises may end the worker or look like a cancel of ours.
+
+        Raises:
+            _EscapeError: it raised something that is no Exception.
+        """
+        if not tool.is_async:
+            run = partial(contextvars.copy_context().run, _outcome_of, call)
+            value, raised = await asyncio.get_running_loop().run_in_executor(self.threads, run)
+            if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
+                raise raised
+            if raised is not None:
+                raise _EscapeError from raised
+            if not inspect.isawaitable(value):
+                return value
+            # An async function in a plain wrapper.
+            call = partial(_itself, value)
+        try:
             return await call()
-        run = partial(contextvars.copy_context().run, call)
-        return await asyncio.get_running_loop().run_in_executor(self.threads, run)
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise _EscapeError from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise _EscapeError from error
+
+
+def _outcome_of(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """What a function gives or raises, as a value: a future cannot carry every exception."""
+    try:
+        return call(), None
+    except BaseException as error:  # noqa: BLE001 - it is raised again by whoever called
+        return None, error
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _beat_from_anywhere() -> Callable[..., None]:
+    """Heartbeats for tools in threads too; temporalio's own needs the event loop's thread."""
+    loop = asyncio.get_running_loop()
+
+    def beat(*details: Any) -> None:
+        # A thread can outlive its worker's loop; nobody listens then.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(activity.heartbeat, *details)
+
+    return beat
 
 
 def unknown_outcome(tool: str, cause: BaseException | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from temporalio.exceptions import (
     is_cancelled_exception,
 )
 
-from perdure.activities.failures import WORKER_SHUTDOWN
+from perdure.activities.failures import STORAGE_FAILED, WORKER_SHUTDOWN
 from perdure.activities.wire import ACTIVITY_TOOL, CallPlan, Content, ToolOutcome, ToolTask
 from perdure.checkpoint_bridge.stable_json import to_json_text
 from perdure.checkpoint_bridge.tool_errors import (
@@ -66,7 +66,7 @@ async def run_call(
                     return _unknown(plan)
             elif isinstance(cause, TemporalTimeoutError):
                 return _error(plan, TIMEOUT, "The tool did not finish in time.")
-            elif isinstance(cause, ApplicationError) and not cause.non_retryable:
+            elif isinstance(cause, ApplicationError) and cause.type == STORAGE_FAILED:
                 # The store was away before the call began.
                 await workflow.sleep(_STORE_PAUSE)
             else:
