@@ -37,7 +37,7 @@ from perdure.checkpoint_bridge.errors import (
 from perdure.checkpoint_bridge.event_log import Batch
 from perdure.checkpoint_bridge.events import NewEvent, NewSave
 from perdure.checkpoint_bridge.fingerprints import describe_drift, drift_of
-from perdure.checkpoint_bridge.ledger import EffectId
+from perdure.checkpoint_bridge.ledger import MODEL_CALL, EffectId
 from perdure.checkpoint_bridge.tool_errors import ABORTED_MESSAGE, NOT_RUN, tool_error_result
 from perdure.checkpoint_bridge.transcript import new_session_messages, split_pending_turn
 
@@ -183,6 +183,7 @@ class LogWriter(Deps):
             events.extend(await self._close_calls(row.log_id, state))
         fresh = await self._fresh(state, task.queued)
         events.extend(NewEvent(ev.USER_MESSAGE, {"message": message}) for message in fresh)
+        events.extend(await self._failed_attempts(row.log_id, state))
         if state.open_step:
             events.append(NewEvent(ev.STEP_END, {"step": state.step}))
         reason: dict[str, Any] = {"kind": task.reason}
@@ -200,6 +201,14 @@ class LogWriter(Deps):
         else:
             await self.store.append(batch)
         return CloseResult(finished=False)
+
+    async def _failed_attempts(self, log_id: int, state: SessionState) -> list[NewEvent]:
+        """What the model call that was in flight had cost; an answer brings its own attempts."""
+        effect = await self.store.effect(EffectId(log_id, state.through, MODEL_CALL))
+        if effect is None or effect.done:
+            return []
+        place = {"turn": state.turn, "step": state.step + 1}
+        return [NewEvent(ev.ASSISTANT_ATTEMPT, {**place, **each}) for each in effect.attempts]
 
     def _close_approval(self, state: SessionState) -> list[NewEvent]:
         if state.approval is None:
