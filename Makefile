@@ -18,8 +18,8 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format types tests unit integration acceptance test-lowest wheel \
-	requirements clean
+.PHONY: help demo test lint format types tests unit integration acceptance faults test-lowest \
+	wheel requirements clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z -]+:.*## / { gsub(/ /, "|", $$1); \
@@ -47,6 +47,9 @@ tests: $(VENV)/.dev  ## The three tiers in one run
 
 unit integration acceptance: %: $(VENV)/.dev  ## One tier
 	$(BIN)/pytest tests/$* $(ARGS)
+
+faults: $(VENV)/.dev  ## Kill workers at random in 200 runs (ARGS="--fault server --seed 2")
+	$(BIN)/python -m tests.acceptance.faults.campaign $(ARGS)
 
 test-lowest: $(LOWEST)/.dev  ## The tests on the lowest versions of the ranges in pyproject.toml
 	$(LOWEST)/bin/pytest $(ARGS)

@@ -1,0 +1,224 @@
+"""Disturbs runs at random moments and compares each with one that nothing disturbed.
+
+Run it from the repository's root: ``make faults ARGS="--runs 200 --fault worker"``, which is
+``python -m tests.acceptance.faults.campaign``. The seed is printed; the same seed disturbs after
+the same amounts of progress, though not at the same instruction.
+
+Each run asks a scripted model three times, has six tool calls in two batches and an approval in
+the middle of the second one. ``--fault worker`` kills a worker with SIGKILL and starts another
+one; ``server`` kills the Temporal server and starts it on its database file; ``store`` takes
+SQLite's write lock for longer than the workers wait for it, and kills a worker meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import random
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from temporalio.service import RPCError
+
+from perdure.checkpoint_bridge.errors import ApprovalDecidedError, PerdureError
+from perdure.client import connect
+from perdure.dev_server import DevServer
+from perdure.process import run_program
+from tests.acceptance.faults.rig import Judge, Rig, approval_of, approve
+
+if TYPE_CHECKING:
+    from perdure.client import Client
+
+FAULTS_IN_A_WAVE = 5
+"""No call can lose its worker more often than the run repeats it (``workflows/options.py``)."""
+
+_LONGEST_CALM = 2.5
+_LINES_OF_A_RUN = 25
+_PATIENCE = 150.0
+_RUNNING = "RUNNING"
+
+
+class Wave:
+    """Runs that go on at the same time, and what is done to them."""
+
+    def __init__(self, rig: Rig, server: DevServer, client: Client, rng: random.Random) -> None:
+        self.rig = rig
+        self.server = server
+        self.client = client
+        self.rng = rng
+        self.sessions: list[str] = []
+        self.disturbed: set[str] = set()
+        self.done = Counter[str]()
+
+    async def run(self, fault: str, names: list[str]) -> list[str]:
+        """Returns what is wrong; ``[]`` when every run ended as if nothing had happened."""
+        model = f"undisturbed-{names[0]}"
+        for _ in range(self.rng.choice((1, 2))):
+            self.rig.start_worker()
+        undisturbed = await self.client.start("trip", "Plan my trip", session_id=model)
+        await undisturbed.result(after_approval=await approve(self.client, model))
+        self.sessions = names
+        for name in names:
+            await self.client.start("trip", "Plan my trip", session_id=name)
+        people = [asyncio.create_task(self._decide(name)) for name in names]
+        for _ in range(FAULTS_IN_A_WAVE):
+            if await self._calm():
+                await getattr(self, f"_{fault}")()
+                self.done[fault] += 1
+        ends = await asyncio.gather(*map(self._end, names))
+        for task in people:
+            task.cancel()
+        judge = Judge(self.client, self.rig, model)
+        wrong = [end for end in ends if end]
+        for name in names:
+            wrong += await judge.faults(name)
+        self._count()
+        return wrong
+
+    # -- what people do ----------------------------------------------------------------------
+
+    async def _decide(self, session: str) -> None:
+        """Approve by an update or by a signal, again and again until it counts."""
+        approval_id = await approval_of(self.client, session, _PATIENCE)
+        update = self.rng.random() < 0.5
+        while True:
+            try:
+                if update:
+                    await self.client.approvals.decide(approval_id, approved=True, by="ann")
+                else:
+                    decision = {"id": approval_id, "approved": True, "by": "ann"}
+                    workflow = self.client.temporal.get_workflow_handle(session)
+                    await workflow.signal("resolve_approval", decision)
+            except ApprovalDecidedError:
+                return
+            except (PerdureError, RPCError):
+                await asyncio.sleep(0.2)
+            else:
+                return
+
+    async def _end(self, session: str) -> str:
+        """Wait for a run's end; what was wrong with it, or nothing."""
+        workflow = self.client.temporal.get_workflow_handle(session)
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            with contextlib.suppress(RPCError):
+                status = (await workflow.describe()).status
+                name = status.name if status else _RUNNING
+                if name == "COMPLETED":
+                    return ""
+                if name != _RUNNING:
+                    return f"{session}: its run ended as {name}"
+            await asyncio.sleep(0.2)
+        return f"{session}: its run had no end after {_PATIENCE:g} s"
+
+    # -- what happens to them ----------------------------------------------------------------
+
+    async def _calm(self) -> bool:
+        """Let the runs make some progress, at random; false when all have finished."""
+        lines = len(self.rig.lines()) + self.rng.randrange(
+            _LINES_OF_A_RUN * len(self.sessions) // 3
+        )
+        deadline = time.monotonic() + self.rng.uniform(0.3, _LONGEST_CALM)
+        await self.rig.until(
+            lambda: len(self.rig.lines()) >= lines or time.monotonic() > deadline, "progress"
+        )
+        rows = {row.session_id: row for row in await self.client.store.sessions()}
+        open_ = {s for s in self.sessions if s in rows and rows[s].status != "finished"}
+        self.disturbed |= {s for s in open_ if self.rig.lines(session=s)}
+        return bool(open_)
+
+    async def _worker(self) -> None:
+        alive = [worker for worker in self.rig.workers if worker.poll() is None]
+        up = len(self.rig.lines("worker"))
+        self.rig.kill(self.rng.choice(alive))
+        self.rig.start_worker()
+        if len(alive) == 1:
+            await self.rig.until(lambda: len(self.rig.lines("worker")) > up, "the next worker")
+
+    async def _server(self) -> None:
+        await self.server.kill()
+        await asyncio.sleep(self.rng.uniform(0, 2))
+        await self.server.restart()
+
+    async def _store(self) -> None:
+        kill = self.rng.random() < 0.3
+        with contextlib.closing(
+            sqlite3.connect(self.rig.folder / "perdure.db", timeout=30, isolation_level=None)
+        ) as other:
+            other.execute("BEGIN IMMEDIATE")
+            await asyncio.sleep(self.rng.uniform(0.5, 3))
+            if kill:
+                await self._worker()
+            other.execute("ROLLBACK")
+
+    def _count(self) -> None:
+        """What the disturbance came to, for the report."""
+        starts = [line for line in self.rig.lines("tool-start") if line["attempt"] > 1]
+        effects = [line for line in self.rig.lines("tool-effect") if not line["new"]]
+        steps = Counter((line["session"], line["step"]) for line in self.rig.lines("model"))
+        self.done["calls begun again"] = len(starts)
+        self.done["effects that the backend had already"] = len(effects)
+        self.done["model turns asked again before their answer"] = sum(
+            count - 1 for count in steps.values()
+        )
+
+
+async def campaign(arguments: argparse.Namespace) -> int:
+    rng = random.Random(arguments.seed)
+    since = time.monotonic()
+    totals = Counter[str]()
+    wrong: list[str] = []
+    folder = Path(tempfile.mkdtemp(prefix="perdure-faults-"))
+    state = folder / "temporal.db" if arguments.fault == "server" else None
+    async with DevServer(headless=True, db_filename=state) as server:
+        for first in range(0, arguments.runs, arguments.wave):
+            names = [
+                f"run-{number}"
+                for number in range(first, min(first + arguments.wave, arguments.runs))
+            ]
+            rig = Rig(folder / names[0], server.address, task_queue=names[0])
+            if arguments.fault == "store":
+                rig.options = ["--busy-seconds", "0.3"]
+            try:
+                async with connect(
+                    rig.store_url, temporal=server.address, task_queue=rig.task_queue
+                ) as client:
+                    wave = Wave(rig, server, client, rng)
+                    found = await wave.run(arguments.fault, names)
+            finally:
+                rig.close()
+            wrong += found
+            totals += wave.done
+            totals["runs"] += len(names)
+            totals["disturbed runs"] += len(wave.disturbed)
+            if found:
+                print(f"{names[0]}: see {rig.folder}\n{rig.log_tail()}")
+            print(f"{totals['runs']} runs, {len(wrong)} faults", flush=True)
+    if not wrong:
+        shutil.rmtree(folder)
+    for line in wrong:
+        print(line)
+    facts = ", ".join(f"{name}: {count}" for name, count in sorted(totals.items()))
+    print(f"seed {arguments.seed}, {time.monotonic() - since:.0f} s; {facts}; {len(wrong)} wrong")
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--wave", type=int, default=20, help="runs that go on at the same time")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--fault", choices=("worker", "server", "store"), default="worker")
+    arguments = parser.parse_args()
+    print(f"seed {arguments.seed}", flush=True)
+    return asyncio.run(campaign(arguments))
+
+
+if __name__ == "__main__":
+    run_program(main)
