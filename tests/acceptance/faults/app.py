@@ -101,6 +101,11 @@ class WatchedStore(SqlStore):
         await self._written(batch.session_id, batch.events)
         return end
 
+    async def close_run(self, batch: Batch, reason: str) -> int:
+        end = await super().close_run(batch, reason)
+        await self._outside.pause(batch.session_id, "closed")
+        return end
+
     async def _written(self, session: str, events: Sequence[NewEvent]) -> None:
         for name in dict.fromkeys(event.type for event in events):
             await self._outside.pause(session, f"append:{name}")
