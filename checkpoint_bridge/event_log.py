@@ -134,9 +134,10 @@ def _check_turn(batch: Batch, row: Any) -> None:
     if row is None:
         msg = f"The session {batch.session_id} was deleted while its run went on."
         raise LogConflictError(msg)
-    if batch.take_over:
+    # A run repeats its appends; what the bridge itself writes is new each time.
+    if batch.take_over or batch.run_id is None:
         if row.head != batch.head:
-            msg = f"The session {batch.session_id} was written to while it was being opened."
+            msg = f"The session {batch.session_id} was written to meanwhile."
             raise LogConflictError(msg)
         return
     if batch.run_id is not None and row.writer != batch.run_id:

@@ -70,7 +70,7 @@ class SessionState:
             return 0
         count = 0
         for message in self.messages[self.call_at + 1 :]:
-            if message.get("role") != "tool":
+            if not isinstance(message, dict) or message.get("role") != "tool":
                 break
             count += 1
         return count
@@ -263,7 +263,8 @@ class SessionState:
     def _find_calls(self, seq: int) -> None:
         for at in range(len(self.messages) - 1, -1, -1):
             message = self.messages[at]
-            if message.get("role") == "assistant":
+            # A record from outside may hold anything.
+            if isinstance(message, dict) and message.get("role") == "assistant":
                 self._new_calls(seq, at if message.get("toolCalls") else -1)
                 return
         self._new_calls(seq, -1)

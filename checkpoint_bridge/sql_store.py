@@ -87,20 +87,20 @@ class SqlStore:
     async def save(self, session_id: str, checkpoint: Checkpoint) -> None:
         """Write a record that came from outside; it is kept key for key."""
         record = checkpoint.to_json()
-        messages = record.pop("messages", [])
+        messages = record.pop("messages", None) or []
+        status = ev.label(record.get("status"), 32) or ev.IN_PROGRESS
+        finish = ev.label(record.get("finishReason"), 64)
+        approval_id = ev.label(record.get("approvalId"), 128) or None
         for last in _tries():
-            row = await self.database.write(_find_or_create, session_id, record, now_ms())
-            state = await self.state(row.log_id, row.head)
-            keep = ev.shared_beginning(state.messages, messages)
-            new = [
-                NewEvent(ev.TRANSCRIPT_DELTA, {"keep": keep, "append": messages[keep:]}),
-                NewEvent(ev.CHECKPOINT_SET, {"fields": record}),
-            ]
-            status = ev.label(record.get("status"), 32) or ev.IN_PROGRESS
-            finish = ev.label(record.get("finishReason"), 64)
-            approval_id = ev.label(record.get("approvalId"), 128) or None
-            saved = NewSave(len(new), status, finish, approval_id)
             try:
+                row = await self.database.write(_find_or_create, session_id, record, now_ms())
+                state = await self.state(row.log_id, row.head)
+                keep = ev.shared_beginning(state.messages, messages)
+                new = [
+                    NewEvent(ev.TRANSCRIPT_DELTA, {"keep": keep, "append": messages[keep:]}),
+                    NewEvent(ev.CHECKPOINT_SET, {"fields": record}),
+                ]
+                saved = NewSave(len(new), status, finish, approval_id)
                 await self.append(
                     Batch(session_id, row.log_id, None, row.head, now_ms(), new, [saved])
                 )
