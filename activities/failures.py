@@ -14,6 +14,7 @@ from perdure.checkpoint_bridge.errors import (
     LogConflictError,
     PerdureError,
     ProviderError,
+    RunFailedError,
     StorageError,
 )
 
@@ -71,6 +72,13 @@ def boundary(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
                 msg = "The worker was told to stop in the middle of it."
                 raise ApplicationError(msg, type=WORKER_SHUTDOWN) from None
             raise
+        except ApplicationError:
+            raise
+        except Exception as error:
+            # A mistake of ours would be made again at every attempt: the run fails, and can be
+            # resumed by a worker that has it mended.
+            msg = f"{function.__name__} failed unexpectedly: {type(error).__name__}: {error}"
+            raise to_failure(RunFailedError(msg)) from error
 
     return wrapper
 
