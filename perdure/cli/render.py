@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perdure.cli.output import json_text
-from perdure.cli.text import clean, count, local_time, one_line, tokens
+from perdure.cli.text import clean, count, local_time, one_line, short_time, tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,15 +30,20 @@ SHORT = 400
 
 
 def table(*headings: str, ids: Iterable[str] = (), rows: Iterable[Sequence[Any]]) -> Table:
-    """A table whose id columns are never wrapped or cut."""
+    """A table whose id columns are never wrapped or cut, and whose others never vanish."""
     made = Table(
         box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False, header_style="bold"
     )
     for heading in headings:
-        made.add_column(heading, no_wrap=heading in ids, overflow="fold")
+        made.add_column(heading, no_wrap=heading in ids, overflow="fold", min_width=len(heading))
     for row in rows:
         made.add_row(*(cell if isinstance(cell, Text) else Text(clean(str(cell))) for cell in row))
     return made
+
+
+def moment(value: Any) -> str:
+    """A moment, shorter on a terminal, where a table has little room."""
+    return short_time(value) if sys.stdout.isatty() else local_time(value)
 
 
 def status(word: str) -> Text:
@@ -55,14 +60,14 @@ def sessions(found: Sequence[SessionInfo]) -> RenderableType:
         "STEP",
         "UPDATED",
         "TITLE",
-        ids=("SESSION", "STATUS", "UPDATED"),
+        ids=("SESSION",),
         rows=(
             (
                 each.session_id,
                 each.agent,
                 status(each.status),
                 each.step,
-                local_time(each.updated_at),
+                moment(each.updated_at),
                 one_line(each.title, 60),
             )
             for each in found
@@ -79,12 +84,12 @@ def history(entries: Sequence[HistoryEntry]) -> RenderableType:
         "MESSAGES",
         "TOKENS",
         "LAST",
-        ids=("STATUS", "SAVED"),
+        ids=("STATUS",),
         rows=(
             (
                 entry.step,
                 status(entry.status),
-                local_time(entry.saved_at),
+                moment(entry.saved_at),
                 len(entry.checkpoint.messages),
                 entry.checkpoint.usage.total_tokens,
                 last_thing(entry.checkpoint),
@@ -117,14 +122,14 @@ def approvals(found: Sequence[tuple[PendingApproval, str]]) -> RenderableType:
         "TOOL",
         "ARGUMENTS",
         "SINCE",
-        ids=("APPROVAL", "SESSION", "SINCE"),
+        ids=("APPROVAL", "SESSION"),
         rows=(
             (
                 each.id,
                 session_id,
                 each.tool_name,
                 one_line(json_text(each.args), 120),
-                local_time(each.created_at),
+                moment(each.created_at),
             )
             for each, session_id in found
         ),
@@ -138,9 +143,9 @@ def events(found: Sequence[Event]) -> RenderableType:
         "TIME",
         "TYPE",
         "DATA",
-        ids=("TIME", "TYPE"),
+        ids=("TYPE",),
         rows=(
-            (event.seq, local_time(event.time_ms), event.type, one_line(json_text(event.data), 160))
+            (event.seq, moment(event.time_ms), event.type, one_line(json_text(event.data), 160))
             for event in found
         ),
     )

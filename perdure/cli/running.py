@@ -231,7 +231,7 @@ class _Running:
             except SessionAwaitingApprovalError as error:
                 raise self._with_command(error) from None
             except PerdureError as error:
-                await self._tell_how_to_go_on(client, session_id, error)
+                await self._add_how_to_go_on(client, session_id, error)
                 raise
             assert handle is not None
             if result is None:
@@ -250,7 +250,7 @@ class _Running:
             except SessionAwaitingApprovalError as error:
                 raise self._with_command(error) from None
             except PerdureError as error:
-                await self._tell_how_to_go_on(client, session_id, error)
+                await self._add_how_to_go_on(client, session_id, error)
                 raise
             if result is not None:
                 return await self._ended(client, result)
@@ -333,18 +333,18 @@ class _Running:
         for word in ("approve", "reject"):
             note(f"{word.capitalize()} it: {self.where.command(word, str(result.approval_id))}")
 
-    async def _tell_how_to_go_on(
+    async def _add_how_to_go_on(
         self, client: Client, session_id: str | None, error: PerdureError
     ) -> None:
-        """Tell which session a failed run leaves, and how it goes on."""
+        """Say in the hint which session a failed run leaves, and how it goes on."""
         from perdure.cli.waiting import WAIT_TIMEOUT
 
         if session_id is None or not self.begun or error.code == WAIT_TIMEOUT:
             return
         row = await client.store.session(session_id)
         if row is not None and row.status == "in-progress":
-            note(f"Session {session_id} keeps what is done.")
-            note(f"Go on with it: {self.where.command('resume', session_id)}")
+            go_on = f"Then go on: {self.where.command('resume', session_id)}"
+            error.hint = f"{error.hint} {go_on}".strip()
 
     def _with_command(self, error: SessionAwaitingApprovalError) -> SessionAwaitingApprovalError:
         error.hint = f"Approve it: {self.where.command('approve', error.approval_id)}"

@@ -41,6 +41,13 @@ def local_time(moment: int | str | None) -> str:
         return one_line(str(moment), 40)
 
 
+def short_time(moment: int | str | None) -> str:
+    """The time of today's moments, the date of others: for narrow tables."""
+    text = local_time(moment)
+    day, _, time = text.partition(" ")
+    return time if time and day == datetime.now().astimezone().strftime("%Y-%m-%d") else day
+
+
 def count(number: int, noun: str) -> str:
     """``1 session``, ``2 sessions``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -32,6 +32,9 @@ LOOK_EVERY = 5.0
 _STUCK = timedelta(seconds=4)
 """So long a task lies in its queue only when nobody takes it."""
 
+_FAILING = 3
+"""A workflow task of so many attempts fails because of the worker's code."""
+
 _LAST_SEEN = timedelta(seconds=75)
 """Temporal lists workers for minutes; one that lives asks for work at least every minute."""
 
@@ -99,31 +102,37 @@ async def _until_first(
 
 async def _watch(client: Client, session_id: str | None) -> None:
     """Look every few seconds; ends only with an error."""
-    told = False
+    told = ""
     while True:
         await asyncio.sleep(LOOK_EVERY)
+        trouble = ""
         # Looking must never be what ends the wait: Temporal may be away for a moment.
-        served = True
         with contextlib.suppress(Exception):
-            served = await _is_served(client, session_id)
-        if not served and not told:
-            queue = client.task_queue
-            note(f"No worker seems to serve task queue {queue!r}; waiting for one.")
-        if served and told:
-            note("A worker is there now.")
-        told = not served
-        if session_id is not None and served:
+            trouble = await _trouble(client, session_id)
+        if trouble and trouble != told:
+            note(f"{trouble}; waiting.")
+        if told and not trouble:
+            note("It goes on.")
+        told = trouble
+        if session_id is not None and not trouble:
             await _check_store(client, session_id)
 
 
-async def _is_served(client: Client, session_id: str | None) -> bool:
-    """Whether somebody asks for work, and takes what the run has to do."""
+async def _trouble(client: Client, session_id: str | None) -> str:
+    """Why the run does not go on: nobody takes its work, or its worker's code fails."""
+    nobody = f"No worker seems to serve task queue {client.task_queue!r}"
     if not await has_worker(client):
-        return False
+        return nobody
     if session_id is None:
-        return True
+        return ""
     handle = client.temporal.get_workflow_handle(client.workflow_id_prefix + session_id)
-    return not _lies_around(await handle.describe())
+    found = await handle.describe()
+    if _lies_around(found):
+        return nobody
+    raw: Any = found.raw_description
+    if raw.HasField("pending_workflow_task") and raw.pending_workflow_task.attempt >= _FAILING:
+        return "The worker fails to go on with the run, see its log"
+    return ""
 
 
 async def has_worker(client: Client) -> bool:
