@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import math
 from typing import Any
 
@@ -13,7 +12,6 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from perdure.activities.wire import PREVIEW_LENGTH, Content
 from perdure.checkpoint_bridge.events import INLINE_LIMIT, dump
 from perdure.checkpoint_bridge.messages import text_of
-from perdure.checkpoint_bridge.stable_json import well_formed
 
 _DEEPEST = 200
 
@@ -70,18 +68,6 @@ def _check_numbers(value: Any) -> None:
     elif isinstance(value, list):
         for item in value:
             _check_numbers(item)
-
-
-def result_text(value: Any) -> str:
-    """A tool message's content: the JSON text of a result, no spaces, non-ASCII unescaped.
-
-    Integers keep all their digits, unlike where the format compares values as JavaScript does.
-    """
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    if well_formed(text) == text:
-        return text
-    # A lone surrogate cannot be stored as UTF-8; escaped it can.
-    return json.dumps(value, separators=(",", ":"))
 
 
 def content_of(message: dict[str, Any], ref: str | None, size: int) -> Content:

@@ -11,8 +11,6 @@ from perdure.activities.deps import Deps
 from perdure.activities.failures import boundary
 from perdure.activities.liveness import kept_alive
 from perdure.activities.opening import read_input
-from perdure.activities.planning import error_message
-from perdure.activities.tool_call import unknown_outcome
 from perdure.activities.wire import (
     ACTIVITY_APPEND,
     ACTIVITY_CLOSE,
@@ -39,6 +37,7 @@ from perdure.checkpoint_bridge.events import NewEvent, NewSave
 from perdure.checkpoint_bridge.fingerprints import describe_drift, drift_of
 from perdure.checkpoint_bridge.ledger import MODEL_CALL, EffectId
 from perdure.checkpoint_bridge.tool_errors import ABORTED_MESSAGE, NOT_RUN, tool_error_result
+from perdure.checkpoint_bridge.tool_results import error_result, unknown_outcome
 from perdure.checkpoint_bridge.transcript import new_session_messages, split_pending_turn
 
 if TYPE_CHECKING:
@@ -121,6 +120,8 @@ class LogWriter(Deps):
             decision["note"] = task.note
         if task.by is not None:
             decision["by"] = task.by
+        if task.has_result:
+            decision["result"] = task.result
         mine, decided = await self.store.decide(task.approval_id, decision)
         taken = (decided.decision if decided else None) or decision
         # The same decision again is this activity's own second attempt.
@@ -130,6 +131,8 @@ class LogWriter(Deps):
             note=taken.get("note"),
             by=taken.get("by"),
             drift=drift,
+            result=taken.get("result"),
+            has_result="result" in taken,
         )
 
     async def _check_agent(self, task: DecisionTask, row: ApprovalRow) -> dict[str, Any] | None:
@@ -233,6 +236,6 @@ class LogWriter(Deps):
                 error = tool_error_result(NOT_RUN, tool, ABORTED_MESSAGE)
                 if effect is not None:
                     error = unknown_outcome(tool)
-                data["message"] = error_message(call, {**error, "toolCallId": call["id"]})
+                data["message"] = error_result(call["id"], tool, error)
             events.append(NewEvent(ev.TOOL_RESULT, data))
         return events

@@ -31,7 +31,7 @@ from perdure.checkpoint_bridge.errors import (
 from perdure.checkpoint_bridge.events import NewEvent
 from perdure.checkpoint_bridge.fingerprints import describe_drift, drift_of
 from perdure.checkpoint_bridge.fold import SessionState
-from perdure.checkpoint_bridge.tool_errors import REJECTED, tool_error_result
+from perdure.checkpoint_bridge.tool_results import decided_result
 from perdure.checkpoint_bridge.transcript import new_session_messages, split_pending_turn
 
 if TYPE_CHECKING:
@@ -230,13 +230,19 @@ class _Opener:
         plan.arguments = raw if len(raw) <= INLINE_ARGUMENTS else None
         decision = self.state.decided.get(index)
         waiting = self.state.approval
-        if decision is not None and decision["approved"] and plan.action == "approve":
-            plan.action = "run"
-        elif decision is not None and not decision["approved"]:
-            refuse(plan, call, rejection(plan.tool, decision.get("note")))
+        if decision is not None:
+            reason = decision.get("reason")
+            message = decided_result(plan.call_id, plan.tool, decision, reason)
+            if message is not None:
+                refuse(plan, message)
+            elif plan.action == "approve":
+                plan.action = "run"
+            plan.confirmed = reason is not None
         elif waiting is not None and waiting["index"] == index:
             plan.action = "approve"
             plan.approval_id = waiting["id"]
+            plan.expires_ms = waiting.get("expires")
+            plan.reason = waiting["pending"].get("kind")
         return plan
 
     def _facts(self, head: int, *, fresh: bool) -> RunFacts:
@@ -249,6 +255,7 @@ class _Opener:
             step=0 if fresh else self.state.step,
             max_steps=self.task.max_steps or agent.max_steps,
             tool_concurrency=agent.tool_concurrency or 0,
+            approval_ttl=agent.approval_ttl or 0.0,
             tools={
                 name: ToolPolicy(timeout=tool.timeout, recovery=tool.recovery)
                 for name, tool in agent.tools.items()
@@ -258,11 +265,6 @@ class _Opener:
             input_tokens=int(usage.get("inputTokens") or 0),
             output_tokens=int(usage.get("outputTokens") or 0),
         )
-
-
-def rejection(tool: str, note: str | None) -> dict[str, Any]:
-    """The error object of a call that the reviewer rejected."""
-    return tool_error_result(REJECTED, tool, note=note)
 
 
 async def read_input(store: SqlStore, given: Any) -> list[dict[str, Any]]:

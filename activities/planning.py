@@ -13,18 +13,12 @@ from pydantic import BaseModel, ValidationError
 from temporalio import activity
 
 from perdure.activities.wire import CallPlan, Content
-from perdure.checkpoint_bridge.stable_json import to_json_text
 from perdure.checkpoint_bridge.tool_errors import not_found_message, tool_error_result
-from perdure.checkpoint_bridge.transcript import tool_message
+from perdure.checkpoint_bridge.tool_results import error_result
 
 if TYPE_CHECKING:
     from perdure.agent import Agent
     from perdure.tools import Tool
-
-
-def error_message(call: dict[str, Any], error: dict[str, Any]) -> dict[str, Any]:
-    """The tool message of a call that failed (format page, *Tool error object*)."""
-    return tool_message(call, to_json_text(error), is_error=True)
 
 
 def parse_arguments(tool: Tool, raw: str) -> BaseModel | dict[str, Any]:
@@ -65,19 +59,20 @@ def plan_call(agent: Agent, index: int, call: dict[str, Any]) -> CallPlan:
     tool = agent.tools.get(name)
     if tool is None:
         message = not_found_message(name, list(agent.tools))
-        return refuse(plan, call, tool_error_result("not-found", name, message))
+        error = tool_error_result("not-found", name, message)
+        return refuse(plan, error_result(plan.call_id, name, error))
     arguments = parse_arguments(tool, raw)
     if not isinstance(arguments, BaseModel):
-        return refuse(plan, call, arguments)
+        return refuse(plan, error_result(plan.call_id, name, arguments))
     if _needs_approval(tool, arguments):
         plan.action = "approve"
     return plan
 
 
-def refuse(plan: CallPlan, call: dict[str, Any], error: dict[str, Any]) -> CallPlan:
-    """Turn a plan into a refusal with ``error`` as the call's result."""
+def refuse(plan: CallPlan, message: dict[str, Any]) -> CallPlan:
+    """Turn a plan into a refusal with ``message`` as the call's result."""
     plan.action = "refuse"
-    plan.result = Content(message=error_message(call, {**error, "toolCallId": plan.call_id}))
+    plan.result = Content(message=message)
     return plan
 
 

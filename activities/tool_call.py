@@ -14,17 +14,17 @@ import httpx
 from pydantic import BaseModel
 from temporalio import activity
 
-from perdure.activities.content import NotJsonError, content_of, result_text, to_json_value
+from perdure.activities.content import NotJsonError, content_of, to_json_value
 from perdure.activities.deps import Deps
 from perdure.activities.failures import boundary
 from perdure.activities.liveness import heartbeats, until_stored
-from perdure.activities.planning import error_message, parse_arguments
-from perdure.activities.wire import ACTIVITY_TOOL, ToolOutcome, ToolTask
+from perdure.activities.planning import parse_arguments
+from perdure.activities.wire import ACTIVITY_TOOL, AMBIGUOUS, ASK, ToolOutcome, ToolTask
 from perdure.checkpoint_bridge import tool_errors
 from perdure.checkpoint_bridge.errors import PropagatingToolError
 from perdure.checkpoint_bridge.ledger import EffectId
 from perdure.checkpoint_bridge.tool_errors import tool_error_result
-from perdure.checkpoint_bridge.transcript import tool_message
+from perdure.checkpoint_bridge.tool_results import error_result, result, unknown_outcome
 from perdure.tools import ToolContext
 
 if TYPE_CHECKING:
@@ -72,6 +72,13 @@ class ToolCall(Deps):
                     effect_id, session_id=task.session_id, run_id=task.run_id, name=task.tool
                 )
             )
+            if (
+                not effect.done
+                and effect.starts > 1
+                and task.recovery == ASK
+                and not task.confirmed
+            ):
+                return ToolOutcome(uncertain=True)
             if not effect.done:
                 message = await self._result(task, effect)
                 effect = await until_stored(
@@ -85,54 +92,46 @@ class ToolCall(Deps):
 
     async def _result(self, task: ToolTask, effect: Effect) -> dict[str, Any]:
         """Run the call and make the message that answers it; every failure is a message too."""
-        call = await self._call(task)
         tool = self.agent(task.agent).tools.get(task.tool)
         if tool is None:
             names = list(self.agent(task.agent).tools)
             text = tool_errors.not_found_message(task.tool, names)
-            return _failed(task, call, tool_error_result(tool_errors.NOT_FOUND, task.tool, text))
-        if effect.starts > 1 and tool.recovery != "rerun":
-            return _failed(task, call, unknown_outcome(task.tool))
-        arguments = parse_arguments(tool, call["function"]["arguments"])
+            return _failed(task, tool_error_result(tool_errors.NOT_FOUND, task.tool, text))
+        if effect.starts > 1 and task.recovery == AMBIGUOUS:
+            return _failed(task, unknown_outcome(task.tool))
+        arguments = parse_arguments(tool, await self._arguments(task))
         if not isinstance(arguments, BaseModel):
-            return _failed(task, call, arguments)
+            return _failed(task, arguments)
         uid = await until_stored(lambda: self.store.log_uid(task.log_id))
         context = self._context(task, effect, uid)
         try:
             value = await self._run(tool, arguments, context, task)
-            return tool_message(call, result_text(to_json_value(value)))
+            return result(task.call_id, task.tool, to_json_value(value))
         except PropagatingToolError:
             raise
         except _Unsettled as error:
-            return _failed(task, call, unknown_outcome(task.tool, error.__cause__))
+            return _failed(task, unknown_outcome(task.tool, error.__cause__))
         except _DeadlineError:
             text = (
                 f"The tool did not finish within its {task.timeout:g} s; it may have had effects."
             )
-            return _failed(task, call, tool_error_result(tool_errors.TIMEOUT, task.tool, text))
+            return _failed(task, tool_error_result(tool_errors.TIMEOUT, task.tool, text))
         except NotJsonError as error:
             text = str(error)
             return _failed(
-                task, call, tool_error_result(tool_errors.EXECUTION, task.tool, text, error=error)
+                task, tool_error_result(tool_errors.EXECUTION, task.tool, text, error=error)
             )
         except Exception as error:  # noqa: BLE001 - a tool may raise anything; the model reads it
             raised = error.__cause__ if isinstance(error, _EscapeError) else error
             _log.warning("Tool %s failed: %s", task.tool, type(raised).__name__, exc_info=raised)
-            return _failed(
-                task, call, tool_error_result(tool_errors.EXECUTION, task.tool, error=raised)
-            )
+            return _failed(task, tool_error_result(tool_errors.EXECUTION, task.tool, error=raised))
 
-    async def _call(self, task: ToolTask) -> dict[str, Any]:
-        """The call as the format has it; its arguments come from the log when they are large."""
-        raw = task.arguments
-        if raw is None:
-            state = await until_stored(lambda: self.store.state(task.log_id, task.seq + 1))
-            raw = str(state.calls[task.index]["function"]["arguments"])
-        return {
-            "id": task.call_id,
-            "type": "function",
-            "function": {"name": task.tool, "arguments": raw},
-        }
+    async def _arguments(self, task: ToolTask) -> str:
+        """The call's raw arguments; large ones come from the log."""
+        if task.arguments is not None:
+            return task.arguments
+        state = await until_stored(lambda: self.store.state(task.log_id, task.seq + 1))
+        return str(state.calls[task.index]["function"]["arguments"])
 
     def _context(self, task: ToolTask, effect: Effect, log_uid: str) -> ToolContext:
         logger = logging.LoggerAdapter(
@@ -220,15 +219,5 @@ def _beat_from_anywhere() -> Callable[..., None]:
     return beat
 
 
-def unknown_outcome(tool: str, cause: BaseException | None = None) -> dict[str, Any]:
-    """The error object of a call that may have had its effect."""
-    why = f" ({type(cause).__name__})" if cause else ""
-    text = (
-        f"The outcome of this call is unknown{why}: it may have happened. "
-        "Check before you call it again."
-    )
-    return tool_error_result(tool_errors.UNKNOWN_OUTCOME, tool, text)
-
-
-def _failed(task: ToolTask, call: dict[str, Any], error: dict[str, Any]) -> dict[str, Any]:
-    return error_message(call, {**error, "toolCallId": task.call_id})
+def _failed(task: ToolTask, error: dict[str, Any]) -> dict[str, Any]:
+    return error_result(task.call_id, task.tool, error)

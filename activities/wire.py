@@ -35,6 +35,10 @@ INPUT_REF = "input_ref"
 INLINE_ARGUMENTS = 2 * 1024
 """Characters of a call's raw arguments that an activity's input holds; more are in the log."""
 
+AMBIGUOUS = "ambiguous"
+ASK = "ask"
+"""Values of a tool's ``recovery`` besides ``rerun``."""
+
 PREVIEW_LENGTH = 200
 """Characters of a text that people see where the value itself is only referred to."""
 
@@ -74,6 +78,12 @@ class CallPlan:
     result: Content | None = None
     approval_id: str | None = None
     """Set when this call was already waiting for this approval."""
+    expires_ms: int | None = None
+    """When that approval is rejected by itself."""
+    reason: str | None = None
+    """Why a person is asked, when it is not the tool's gate: ``unknown-outcome``."""
+    confirmed: bool = False
+    """A person said that the call may run although it may have run before."""
 
 
 @dataclass
@@ -120,6 +130,8 @@ class RunFacts:
     max_steps: int
     tool_concurrency: int
     tools: dict[str, ToolPolicy]
+    approval_ttl: float = 0.0
+    """Seconds after which an approval is rejected by itself; 0: never."""
     call_seq: int = 0
     """Place of the model turn that asked for ``calls``."""
     calls: list[CallPlan] = field(default_factory=list)
@@ -137,6 +149,9 @@ class Decision:
     approved: bool
     note: str | None = None
     by: str | None = None
+    result: Any = None
+    has_result: bool = False
+    """The person supplies the verified result of a call whose outcome is unknown."""
 
 
 @dataclass
@@ -194,14 +209,18 @@ class ToolTask:
     attempt: int
     timeout: float
     step: int = 0
+    recovery: str = "rerun"
+    confirmed: bool = False
 
 
 @dataclass
 class ToolOutcome:
     """The one result of a call."""
 
-    content: Content
+    content: Content = field(default_factory=Content)
     is_error: bool = False
+    uncertain: bool = False
+    """No result: the call may have run before, and a person is to say what to do."""
 
 
 @dataclass
@@ -217,6 +236,8 @@ class DecisionTask:
     time_ms: int
     note: str | None = None
     by: str | None = None
+    result: Any = None
+    has_result: bool = False
 
 
 @dataclass
@@ -230,6 +251,8 @@ class DecisionRecord:
     error: dict[str, Any] | None = None
     """Set when the decision could not be taken (drift, missing tool); the approval waits on."""
     drift: dict[str, Any] | None = None
+    result: Any = None
+    has_result: bool = False
 
 
 @dataclass

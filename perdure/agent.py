@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from perdure.activities.providers.registry import parse_model, provider_for
@@ -34,6 +35,8 @@ class Agent:
         tools: tools, or functions that become tools.
         max_steps: model responses that one run may have; running out finishes it.
         tool_concurrency: how many calls of a turn run at a time; default: all of them.
+        approval_ttl: seconds (or a ``timedelta``) after which an approval that nobody decided is
+            rejected; default: never.
         settings: further request settings by the provider's own names (``temperature``, …).
         on_agent_drift: what a difference to the agent that started a run does when the run
             is resumed: ``warn``, ``error`` or ``ignore``.
@@ -52,6 +55,7 @@ class Agent:
         tools: Iterable[Tool | Callable[..., Any]] = (),
         max_steps: int = DEFAULT_MAX_STEPS,
         tool_concurrency: int | None = None,
+        approval_ttl: float | timedelta | None = None,
         settings: dict[str, Any] | None = None,
         on_agent_drift: OnAgentDrift = "warn",
     ) -> None:
@@ -72,6 +76,7 @@ class Agent:
         self.tool_concurrency = (
             None if tool_concurrency is None else _count(tool_concurrency, "tool_concurrency")
         )
+        self.approval_ttl = None if approval_ttl is None else _seconds(approval_ttl)
         self.settings = dict(settings or {})
         if on_agent_drift not in get_args(OnAgentDrift):
             known = ", ".join(get_args(OnAgentDrift))
@@ -115,6 +120,14 @@ class Agent:
                 )
             named[each.name] = each
         return named
+
+
+def _seconds(value: float | timedelta) -> float:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if not seconds > 0:
+        msg = f"approval_ttl is a number of seconds above 0, not {value!r}."
+        raise ConfigurationError(msg, field="approvalTtl")
+    return seconds
 
 
 def _count(value: int, field: str) -> int:

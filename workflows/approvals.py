@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import contextlib
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from temporalio import workflow
 
 from perdure.activities.wire import ACTIVITY_DECIDE, Decision, DecisionRecord, DecisionTask
+from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.errors import (
     ApprovalDecidedError,
     ApprovalNotFoundError,
+    ConfigurationError,
     error_from_wire,
 )
+from perdure.checkpoint_bridge.events import NewEvent, NewSave
 from perdure.workflows.options import HEARTBEAT, STORE_RETRY, STORE_TIMEOUT
 from perdure.workflows.session_log import now_ms
 
 if TYPE_CHECKING:
-    from perdure.activities.wire import CallPlan
+    from collections.abc import Callable
+
+    from perdure.activities.wire import CallPlan, RunFacts
     from perdure.workflows.session_log import SessionLog
 
+    IsLong = Callable[[], bool]
+
 _EARLY_LIMIT = 20
+_SUMMARY_LENGTH = 60
+
+EXPIRED_NOTE = "Nobody decided in time."
+UNKNOWN_QUESTION = (
+    "The worker died while this call was running; it may have happened. Approve to run it again "
+    "with the same idempotency key, reject to give up, or supply the verified result."
+)
 
 
 class Approvals:
@@ -69,6 +86,9 @@ class Approvals:
         """
         async with self._lock:
             self.check(decision.id)
+            if decision.has_result and (self.waiting is None or self.waiting.reason is None):
+                msg = "A result can only be supplied for a call whose outcome is unknown."
+                raise ConfigurationError(msg, field="result")
             record: DecisionRecord = await workflow.execute_activity(
                 ACTIVITY_DECIDE,
                 DecisionTask(
@@ -81,6 +101,8 @@ class Approvals:
                     time_ms=now_ms(),
                     note=decision.note,
                     by=decision.by,
+                    result=decision.result,
+                    has_result=decision.has_result,
                 ),
                 result_type=DecisionRecord,
                 start_to_close_timeout=STORE_TIMEOUT,
@@ -95,17 +117,97 @@ class Approvals:
             raise decided_error(decision.id, record)
         return record
 
-    def take_early(self) -> Decision | None:
-        """The decision that came before its approval was announced, if one did."""
-        return self._early.pop(self.waiting_id or "", None)
+    async def ask(
+        self, plan: CallPlan, facts: RunFacts, log: SessionLog, agent: str, is_long: IsLong
+    ) -> DecisionRecord | None:
+        """Wait for the decision on a call, and write it into the log.
+
+        Returns:
+            The decision that counts; ``None`` when the history became too long to wait on. The
+            plan keeps its ``approval_id`` then, and is asked about again where the run goes on.
+        """
+        asked = plan.approval_id is not None
+        approval_id = plan.approval_id or str(workflow.uuid4())
+        plan.approval_id = approval_id
+        self.waiting = plan
+        if not asked:
+            await self._request(plan, approval_id, facts, log, agent)
+        early = self._early.pop(approval_id, None)
+        if early is not None:
+            await self.decide(early, log, agent)
+        await self._wait(plan, log, agent, is_long)
+        record = self.decided.get(approval_id)
+        if record is None:
+            return None
+        self.waiting = plan.approval_id = plan.expires_ms = None
+        data: dict[str, Any] = {"id": approval_id, **decision_of(record)}
+        if plan.reason is not None:
+            data["reason"] = plan.reason
+        events = [NewEvent(ev.APPROVAL_DECIDED, data)]
+        if record.drift is not None:
+            events.append(NewEvent(ev.AGENT_DRIFT, record.drift))
+        await log.append(events)
+        return record
+
+    async def _wait(self, plan: CallPlan, log: SessionLog, agent: str, is_long: IsLong) -> None:
+        approval_id = plan.approval_id or ""
+        left = None
+        if plan.expires_ms is not None:
+            left = timedelta(milliseconds=max(0, plan.expires_ms - now_ms()))
+        try:
+            await workflow.wait_condition(
+                lambda: approval_id in self.decided or is_long(),
+                timeout=left,
+                timeout_summary=f"approval of {plan.tool} expires"[:_SUMMARY_LENGTH],
+            )
+        except TimeoutError:
+            expired = Decision(approval_id, approved=False, note=EXPIRED_NOTE, by="expiry")
+            with contextlib.suppress(ApprovalDecidedError):
+                await self.decide(expired, log, agent)
+
+    async def _request(
+        self, plan: CallPlan, approval_id: str, facts: RunFacts, log: SessionLog, agent: str
+    ) -> None:
+        pending: dict[str, Any] = {
+            "id": approval_id,
+            "toolCallId": plan.call_id,
+            "toolName": plan.tool,
+            "agentId": agent,
+        }
+        if plan.arguments is not None:
+            pending["args"] = json.loads(plan.arguments) if plan.arguments.strip() else {}
+        if plan.reason is not None:
+            pending["kind"] = plan.reason
+            pending["question"] = UNKNOWN_QUESTION
+        data = {
+            "id": approval_id,
+            "seq": facts.call_seq,
+            "index": plan.index,
+            "pending": pending,
+        }
+        if facts.approval_ttl:
+            plan.expires_ms = now_ms() + int(facts.approval_ttl * 1000)
+        await log.append(
+            [NewEvent(ev.APPROVAL_REQUESTED, data)],
+            [NewSave(1, ev.AWAITING_APPROVAL, ev.AWAITING_APPROVAL, approval_id)],
+        )
 
 
 def decided_error(approval_id: str, record: DecisionRecord) -> ApprovalDecidedError:
     """The answer to whoever comes second."""
     word = "approved" if record.approved else "rejected"
     by = f" by {record.by}" if record.by else ""
-    decision = {"approved": record.approved, "note": record.note, "by": record.by}
     msg = f"Approval {approval_id} was already {word}{by}."
-    return ApprovalDecidedError(
-        msg, decision={key: value for key, value in decision.items() if value is not None}
-    )
+    return ApprovalDecidedError(msg, decision=decision_of(record))
+
+
+def decision_of(record: DecisionRecord) -> dict[str, Any]:
+    """A decision as events and results have it: ``{approved, note?, by?, result?}``."""
+    decision: dict[str, Any] = {"approved": record.approved}
+    if record.note is not None:
+        decision["note"] = record.note
+    if record.by is not None:
+        decision["by"] = record.by
+    if record.has_result:
+        decision["result"] = record.result
+    return decision

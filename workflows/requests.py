@@ -31,7 +31,8 @@ _REQUEST_KEYS = {
     "max_steps",
     "workflow_id_prefix",
 }
-_DECISION_KEYS = {"id", "approved", "note", "by", "scope"}
+_DECISION_KEYS = {"id", "approved", "note", "by", "scope", "result"}
+_RESULT_LIMIT = 64 * 1024
 
 
 def read_request(value: Any, workflow_id: str) -> RunRequest:
@@ -101,11 +102,17 @@ def read_decision(value: Any) -> Decision:
     if scope not in (None, "once"):
         msg = f"The scope {json.dumps(scope)} is not known; a decision is for one call (once)."
         raise ConfigurationError(msg, field="scope")
+    size = len(json.dumps(decision.get("result")))
+    if size > _RESULT_LIMIT:
+        msg = f"The supplied result is {size:,} bytes of JSON; at most {_RESULT_LIMIT:,} fit."
+        raise ConfigurationError(msg, field="result")
     return Decision(
         id=approval_id,
         approved=approved,
         note=_optional_text(decision, "note"),
         by=_optional_text(decision, "by"),
+        result=decision.get("result"),
+        has_result="result" in decision,
     )
 
 

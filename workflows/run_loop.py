@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +25,9 @@ from perdure.activities.wire import (
 )
 from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.events import NewEvent, NewSave
-from perdure.checkpoint_bridge.stable_json import to_json_text
-from perdure.checkpoint_bridge.tool_errors import REJECTED, tool_error_result
-from perdure.checkpoint_bridge.transcript import tool_message
-from perdure.workflows.approvals import Approvals
+from perdure.checkpoint_bridge.tool_errors import UNKNOWN_OUTCOME
+from perdure.checkpoint_bridge.tool_results import decided_result
+from perdure.workflows.approvals import Approvals, decision_of
 from perdure.workflows.options import (
     EVENTS_PER_EXECUTION,
     HEARTBEAT,
@@ -219,17 +217,27 @@ class RunLoop:
             at = done
             await workflow.wait_condition(lambda at=at: at in outcomes or bool(failure))  # type: ignore[misc]
             ready = []
-            while done in outcomes:
+            while done in outcomes and not outcomes[done].uncertain:
                 ready.append((plans[done], outcomes.pop(done)))
                 done += 1
             if ready:
                 await self._record(ready)
             elif failure:
                 raise failure[0]
+            else:
+                # The others finish first: their outcomes are safe while a person thinks.
+                await workflow.wait(self._tasks)
+                outcomes[done] = await self._settle(plans[done], names[done])
+
+    async def _settle(self, plan: CallPlan, activity_id: str) -> ToolOutcome:
+        """Ask a person about a call that may have run, and do what they say."""
+        plan.reason = UNKNOWN_OUTCOME
+        await self._decide(plan)
+        return await self._outcome(plan, f"{activity_id}-again")
 
     async def _outcome(self, plan: CallPlan, activity_id: str) -> ToolOutcome:
         if plan.result is not None:
-            return ToolOutcome(content=plan.result, is_error=True)
+            return ToolOutcome(content=plan.result)
         policy = self.facts.tools.get(plan.tool) or ToolPolicy(timeout=1.0)
         task = ToolTask(
             session_id=self.log.session_id,
@@ -244,6 +252,8 @@ class RunLoop:
             attempt=1,
             timeout=policy.timeout,
             step=self.facts.step,
+            recovery=policy.recovery,
+            confirmed=plan.confirmed,
         )
         return await run_call(plan, task, policy, activity_id)
 
@@ -264,58 +274,22 @@ class RunLoop:
     # -- people ------------------------------------------------------------------------------
 
     async def _ask_person(self, plan: CallPlan) -> None:
-        asked = plan.approval_id is not None
-        approval_id = plan.approval_id or str(workflow.uuid4())
-        plan.approval_id = approval_id
-        self.approvals.waiting = plan
-        if not asked:
-            await self._request(plan, approval_id)
-        early = self.approvals.take_early()
-        if early is not None:
-            await self.approvals.decide(early, self.log, self.agent)
-        await workflow.wait_condition(
-            lambda: approval_id in self.approvals.decided or self._is_long()
-        )
-        record = self.approvals.decided.get(approval_id)
-        if record is None:
-            raise RollOverError
-        self.approvals.waiting = None
-        decided: dict[str, Any] = {"id": approval_id, "approved": record.approved}
-        for name in ("note", "by"):
-            if getattr(record, name) is not None:
-                decided[name] = getattr(record, name)
-        plan.approval_id = None
-        events = [NewEvent(ev.APPROVAL_DECIDED, decided)]
-        if record.drift is not None:
-            events.append(NewEvent(ev.AGENT_DRIFT, record.drift))
-        if record.approved:
-            plan.action = "run"
-            events.extend(self._announce([plan]))
-        else:
-            plan.action = "refuse"
-            plan.result = _rejected(plan, record.note)
-        await self.log.append(events)
+        """Let a person decide about a gated call, and do what they say."""
+        await self._decide(plan)
         await self._run_segment([plan])
 
-    async def _request(self, plan: CallPlan, approval_id: str) -> None:
-        pending: dict[str, Any] = {
-            "id": approval_id,
-            "toolCallId": plan.call_id,
-            "toolName": plan.tool,
-            "agentId": self.agent,
-        }
-        if plan.arguments is not None:
-            pending["args"] = json.loads(plan.arguments) if plan.arguments.strip() else {}
-        data = {
-            "id": approval_id,
-            "seq": self.facts.call_seq,
-            "index": plan.index,
-            "pending": pending,
-        }
-        await self.log.append(
-            [NewEvent(ev.APPROVAL_REQUESTED, data)],
-            [NewSave(1, ev.AWAITING_APPROVAL, ev.AWAITING_APPROVAL, approval_id)],
-        )
+    async def _decide(self, plan: CallPlan) -> None:
+        record = await self.approvals.ask(plan, self.facts, self.log, self.agent, self._is_long)
+        if record is None:
+            raise RollOverError
+        message = decided_result(plan.call_id, plan.tool, decision_of(record), plan.reason)
+        if message is None:
+            plan.action = "run"
+            plan.confirmed = plan.reason is not None
+            await self.log.append(self._announce([plan]))
+        else:
+            plan.action = "refuse"
+            plan.result = Content(message=message)
 
     # -- input that arrives meanwhile --------------------------------------------------------
 
@@ -398,9 +372,3 @@ def _assistant(turn: ModelTurn, number: int, step: int) -> NewEvent:
     if turn.content.message is not None:
         data["message"] = turn.content.message
     return NewEvent(ev.ASSISTANT_MESSAGE, data, ref=turn.content.ref)
-
-
-def _rejected(plan: CallPlan, note: str | None) -> Content:
-    error = tool_error_result(REJECTED, plan.tool, tool_call_id=plan.call_id, note=note)
-    call = {"id": plan.call_id, "type": "function", "function": {"name": plan.tool}}
-    return Content(message=tool_message(call, to_json_text(error), is_error=True))

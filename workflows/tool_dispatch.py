@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from temporalio import workflow
 from temporalio.exceptions import (
@@ -16,13 +16,8 @@ from temporalio.exceptions import (
 
 from perdure.activities.failures import STORAGE_FAILED, WORKER_SHUTDOWN
 from perdure.activities.wire import ACTIVITY_TOOL, CallPlan, Content, ToolOutcome, ToolTask
-from perdure.checkpoint_bridge.stable_json import to_json_text
-from perdure.checkpoint_bridge.tool_errors import (
-    TIMEOUT,
-    UNKNOWN_OUTCOME,
-    tool_error_result,
-)
-from perdure.checkpoint_bridge.transcript import tool_message
+from perdure.checkpoint_bridge.tool_errors import TIMEOUT, tool_error_result
+from perdure.checkpoint_bridge.tool_results import error_result, unknown_outcome
 from perdure.workflows.options import HEARTBEAT, MAX_RERUNS, ONCE, TOOL_GRACE
 
 if TYPE_CHECKING:
@@ -63,9 +58,10 @@ async def run_call(
             cause = error.cause
             if _is_lost(cause):
                 if task.attempt > MAX_RERUNS:
-                    return _unknown(plan)
+                    return _error(plan, unknown_outcome(plan.tool))
             elif isinstance(cause, TemporalTimeoutError):
-                return _error(plan, TIMEOUT, "The tool did not finish in time.")
+                text = "The tool did not finish in time; it may have had effects."
+                return _error(plan, tool_error_result(TIMEOUT, plan.tool, text))
             elif isinstance(cause, ApplicationError) and cause.type == STORAGE_FAILED:
                 # The store was away before the call began.
                 await workflow.sleep(_STORE_PAUSE)
@@ -83,16 +79,6 @@ def _is_lost(cause: BaseException | None) -> bool:
     return isinstance(cause, ApplicationError) and cause.type == WORKER_SHUTDOWN
 
 
-def _unknown(plan: CallPlan) -> ToolOutcome:
-    text = (
-        "The outcome of this call is unknown: its worker died each time; it may have happened. "
-        "Check before you call it again."
-    )
-    return _error(plan, UNKNOWN_OUTCOME, text)
-
-
-def _error(plan: CallPlan, kind: str, text: str) -> ToolOutcome:
-    error = tool_error_result(kind, plan.tool, text, tool_call_id=plan.call_id)
-    call = {"id": plan.call_id, "type": "function", "function": {"name": plan.tool}}
-    message = tool_message(call, to_json_text(error), is_error=True)
+def _error(plan: CallPlan, error: dict[str, Any]) -> ToolOutcome:
+    message = error_result(plan.call_id, plan.tool, error)
     return ToolOutcome(content=Content(message=message), is_error=True)
