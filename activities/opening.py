@@ -241,9 +241,14 @@ class _Opener:
         elif waiting is not None and waiting["index"] == index:
             plan.action = "approve"
             plan.approval_id = waiting["id"]
-            plan.expires_ms = waiting.get("expires")
+            plan.expires_ms = self._expiry()
             plan.reason = waiting["pending"].get("kind")
         return plan
+
+    def _expiry(self) -> int | None:
+        if self.approval is None or self.agent.approval_ttl is None:
+            return None
+        return self.approval.created_at + int(self.agent.approval_ttl * 1000)
 
     def _facts(self, head: int, *, fresh: bool) -> RunFacts:
         agent = self.agent

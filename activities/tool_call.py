@@ -72,14 +72,9 @@ class ToolCall(Deps):
                     effect_id, session_id=task.session_id, run_id=task.run_id, name=task.tool
                 )
             )
-            if (
-                not effect.done
-                and effect.starts > 1
-                and task.recovery == ASK
-                and not task.confirmed
-            ):
-                return ToolOutcome(uncertain=True)
             if not effect.done:
+                if effect.starts > 1 and task.recovery == ASK and not task.confirmed:
+                    return ToolOutcome(uncertain=True)
                 message = await self._result(task, effect)
                 effect = await until_stored(
                     lambda: self.store.end_effect(effect_id, outcome={}, message=message)

@@ -14,6 +14,7 @@ from perdure.checkpoint_bridge.errors import (
     ApprovalNotFoundError,
     SessionConflictError,
 )
+from perdure.checkpoint_bridge.fork import UNSET
 from perdure.connection import rpc_failure
 from perdure.run_handle import RunHandle, run_error
 
@@ -44,6 +45,7 @@ class ClientApprovals:
         approved: bool,
         note: str | None = None,
         by: str | None = None,
+        result: Any = UNSET,
     ) -> RunResult:
         """Decide, and wait until the run ends or pauses again.
 
@@ -52,6 +54,8 @@ class ClientApprovals:
             approved: run the call, or give the model a rejection.
             note: for the model and the record; with a rejection, the reason.
             by: who decided.
+            result: for a call whose outcome is unknown (``recovery="ask"``): the result that
+                somebody verified; the call is not run again.
 
         Raises:
             ApprovalNotFoundError: there is no such approval, or its run has ended.
@@ -60,7 +64,7 @@ class ClientApprovals:
             ResumeToolMissingError: the call's tool is gone; the approval waits.
             PerdureError: the run failed after the decision; its session can be resumed.
         """
-        handle = await self.decide(approval_id, approved=approved, note=note, by=by)
+        handle = await self.decide(approval_id, approved=approved, note=note, by=by, result=result)
         return await handle.result(after_approval=approval_id)
 
     async def decide(
@@ -70,6 +74,7 @@ class ClientApprovals:
         approved: bool,
         note: str | None = None,
         by: str | None = None,
+        result: Any = UNSET,
     ) -> RunHandle:
         """Decide and return at once. Arguments and errors are those of :meth:`resolve`."""
         decision: dict[str, Any] = {"id": approval_id, "approved": approved}
@@ -77,6 +82,8 @@ class ClientApprovals:
             decision["note"] = note
         if by is not None:
             decision["by"] = by
+        if result is not UNSET:
+            decision["result"] = result
         for _ in range(_TRIES):
             row = await self._undecided(approval_id)
             handle = await self._waiting_run(row)
