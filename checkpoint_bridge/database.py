@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from perdure.checkpoint_bridge.schema import SCHEMA_REVISION, VERSION_TABLE
 from perdure.checkpoint_bridge.sqlite_file import read_schema, reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import AsyncIterator, Callable, Collection, Iterator
 
     from sqlalchemy import Connection, Engine
     from sqlalchemy.engine import URL
@@ -39,6 +40,11 @@ _DRIVERS = {
 }
 _MIGRATION_LOCK = 0x7065726475726500
 """Key of PostgreSQL's advisory lock; the bytes spell the project's name."""
+
+_MIGRATING = threading.Lock()
+"""Alembic keeps what it works on in globals, so two migrations would take each other's place."""
+
+_MIGRATION_PAUSE = 0.01
 
 _READERS = 4
 
@@ -147,13 +153,15 @@ class Database:
             backend = _Sqlite(self.url, in_memory=self.in_memory)
         try:
             with self._errors():
-                await backend.run(self._bring_up_to_date, write=True)
+                if not await backend.run(self._is_up_to_date, write=False):
+                    async with _migrating():
+                        await backend.run(self._bring_up_to_date, write=True)
         except BaseException:
             await backend.close()
             raise
         return backend
 
-    def _bring_up_to_date(self, connection: Connection) -> None:
+    def _is_up_to_date(self, connection: Connection) -> bool:
         tables = set(inspect(connection).get_table_names())
         current = None
         if VERSION_TABLE in tables:
@@ -161,8 +169,11 @@ class Database:
                 select(text("version_num")).select_from(text(VERSION_TABLE))
             )
         self._refuse(tables, current)
-        if current == SCHEMA_REVISION:
-            return
+        return current == SCHEMA_REVISION
+
+    def _bring_up_to_date(self, connection: Connection) -> None:
+        if self._is_up_to_date(connection):
+            return  # another process was faster
         if not self.is_sqlite:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
         upgrade(connection)
@@ -250,6 +261,19 @@ class _Postgres:
 
     async def close(self) -> None:
         await self._engine.dispose()
+
+
+@contextlib.asynccontextmanager
+async def _migrating() -> AsyncIterator[None]:
+    """One migration at a time in this process, whatever thread or event loop it runs in."""
+    while True:
+        if _MIGRATING.acquire(blocking=False):
+            break
+        await asyncio.sleep(_MIGRATION_PAUSE)
+    try:
+        yield
+    finally:
+        _MIGRATING.release()
 
 
 def _call(
