@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from perdure.checkpoint_bridge._record import Field, Record, one, plain, records
 from perdure.checkpoint_bridge.fingerprints import AgentFingerprint
@@ -23,6 +23,8 @@ __all__ = [
     "decode_bytes",
     "encode_bytes",
 ]
+
+T = TypeVar("T")
 
 IN_PROGRESS = "in-progress"
 AWAITING_APPROVAL = "awaiting-approval"
@@ -108,17 +110,50 @@ class Checkpoint(Record):
         return "businessState" in self
 
 
+class _Fact(Field[T]):
+    """A field of a history entry that is known before the checkpoint is copied."""
+
+    def __get__(self, record: Any, owner: type) -> Any:
+        if record is not None and self.key in record.shared:
+            return record.shared[self.key]
+        return super().__get__(record, owner)
+
+
 class HistoryEntry(Record):
     """One save of a session."""
 
-    __slots__ = ()
+    __slots__ = ("shared",)
 
-    step = Field[int]("step", int)
+    shared: JsonObject
+    """What the entry is to be a copy of, until :attr:`raw` is asked for; then empty."""
+
+    step = _Fact[int]("step", int)
     """The checkpoint's ``stepIndex``."""
-    saved_at = Field[str]("savedAt", str)
+    saved_at = _Fact[str]("savedAt", str)
     """ISO 8601 in UTC, with milliseconds and ``Z``."""
-    status = Field[str]("status", lambda: IN_PROGRESS)
+    status = _Fact[str]("status", lambda: IN_PROGRESS)
     checkpoint = Field[Checkpoint]("checkpoint", Checkpoint, one(Checkpoint))
+
+    @classmethod
+    def later(cls, value: JsonObject) -> Self:
+        """An entry that copies ``value`` when it is looked into.
+
+        A history of a long conversation holds it dozens of times, and most readers look at one.
+        Nobody may change ``value`` any more.
+        """
+        entry = cls.__new__(cls)
+        entry.shared = value
+        return entry
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for what has no value yet: ``raw`` of an entry made by :meth:`later`."""
+        if name == "shared":
+            return {}
+        if name != "raw":
+            raise AttributeError(name)
+        self.raw = copy_json(self.shared)
+        self.shared = {}
+        return self.raw
 
 
 class PendingApproval(Record):

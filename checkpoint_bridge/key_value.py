@@ -69,16 +69,19 @@ class KeyValueStore:
         Raises:
             SessionIdInvalidError: the id could be mistaken for another key.
         """
+        await self.save_at(session_id, checkpoint, now_ms())
+
+    async def save_at(self, session_id: str, checkpoint: Checkpoint, saved_at_ms: int) -> None:
+        """As :meth:`save`, with the time that the save had where it comes from."""
         key = self._key(session_id)
         text = record_text(checkpoint)
         async with self._turn:
             await self._put(key, text)
             if not self.history_limit:
                 return
-            time_ms = now_ms()
             # The time is for people who look at the keys; the index says the order.
-            entry_id = f"{time_ms}-{uuid.uuid4().hex[:12]}"
-            entry = to_stored_text(entry_record(checkpoint.to_json(), time_ms))
+            entry_id = f"{saved_at_ms}-{uuid.uuid4().hex[:12]}"
+            entry = to_stored_text(entry_record(checkpoint.to_json(), saved_at_ms))
             await self._put(self._entry(key, entry_id), entry)
             ids = [*await self._index(key), entry_id]
             kept = ids[-self.history_limit :]

@@ -68,15 +68,21 @@ class LoushoFileStore:
             SessionIdInvalidError: the id cannot be a file's name.
             StorageError: the file cannot be written.
         """
+        await self.save_at(session_id, checkpoint, now_ms())
+
+    async def save_at(self, session_id: str, checkpoint: Checkpoint, saved_at_ms: int) -> None:
+        """As :meth:`save`, with the time that the save had where it comes from."""
         check_checkpoint_id(session_id)
         async with self._turn:
-            await asyncio.to_thread(self._save, session_id, checkpoint, overwrite=True)
+            await asyncio.to_thread(self._save, session_id, checkpoint, saved_at_ms, overwrite=True)
 
     async def create(self, session_id: str, checkpoint: Checkpoint) -> bool:
         """Save, unless the session has a checkpoint; returns whether it was saved."""
         check_checkpoint_id(session_id)
         async with self._turn:
-            return await asyncio.to_thread(self._save, session_id, checkpoint, overwrite=False)
+            return await asyncio.to_thread(
+                self._save, session_id, checkpoint, now_ms(), overwrite=False
+            )
 
     async def load(self, session_id: str) -> Checkpoint | None:
         """The session's checkpoint, or ``None``.
@@ -107,12 +113,23 @@ class LoushoFileStore:
             for path in paths:
                 await asyncio.to_thread(_remove, path)
 
+    async def session_ids(self) -> list[str]:
+        """Ids of the sessions that have a checkpoint, sorted."""
+        return await asyncio.to_thread(self._session_ids)
+
     # -- approvals ---------------------------------------------------------------------------
 
     async def save_approval(self, approval: StoredApproval) -> None:
         """Write what waits for a decision (again, to put back one that was claimed)."""
+        await self.save_approval_at(approval, now_ms())
+
+    async def save_approval_at(self, approval: StoredApproval, time_ms: int) -> None:
+        """As :meth:`save_approval`, at the time of the pause: approvals are listed by it."""
         path = self._approval(check_approval_id(approval.pending.id))
         await asyncio.to_thread(_write, path, approval_text(approval), overwrite=True)
+        time_ns = time_ms * 1_000_000
+        with contextlib.suppress(FileNotFoundError):  # claimed meanwhile
+            await asyncio.to_thread(os.utime, path, ns=(time_ns, time_ns))
 
     async def pending_approvals(self) -> list[StoredApproval]:
         """What waits for a decision, oldest first.
@@ -142,16 +159,23 @@ class LoushoFileStore:
     def _approval(self, approval_id: str) -> Path:
         return self.directory / "approvals" / f"{approval_id}.json"
 
-    def _save(self, session_id: str, checkpoint: Checkpoint, *, overwrite: bool) -> bool:
+    def _save(
+        self, session_id: str, checkpoint: Checkpoint, time_ms: int, *, overwrite: bool
+    ) -> bool:
         record = checkpoint.to_json()
         path = self._checkpoint(session_id)
         if not _write(path, record_text(checkpoint), overwrite=overwrite):
             return False
         if self.history_limit:
-            entries = [*self._entries(session_id), entry_record(record, now_ms())]
+            entries = [*self._entries(session_id), entry_record(record, time_ms)]
             kept = entries[-self.history_limit :]
             _write(self._history(session_id), to_stored_text(kept), overwrite=True)
         return True
+
+    def _session_ids(self) -> list[str]:
+        with _errors(self.directory):
+            names = [path.stem for path in self._checkpoint("x").parent.glob("*.json")]
+        return sorted(name for name in names if not name.startswith("."))
 
     def _entries(self, session_id: str) -> list[dict[str, Any]]:
         """The ring, oldest first. What cannot be read as one counts as empty (format page)."""

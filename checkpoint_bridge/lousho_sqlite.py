@@ -157,6 +157,7 @@ class LoushoSqliteStore:
         path: the file; made when it is missing.
         history_limit: how many saves are kept for a session; 0 keeps none.
         create: whether a missing file is made; without, it is an error.
+        busy_seconds: how long to wait for another process's transaction.
 
     Raises:
         ConfigurationError: the limit is negative or no whole number.
@@ -168,8 +169,10 @@ class LoushoSqliteStore:
         history_limit: int = DEFAULT_HISTORY_LIMIT,
         *,
         create: bool = True,
+        busy_seconds: float = _BUSY_SECONDS,
     ) -> None:
         self.path = Path(path)
+        self._busy_seconds = busy_seconds
         self.history_limit = check_history_limit(history_limit)
         self._create = create
         self._engine: Engine | None = None
@@ -206,8 +209,14 @@ class LoushoSqliteStore:
         Raises:
             SessionIdInvalidError: the TypeScript SDK could not use the id.
         """
+        await self.save_at(session_id, checkpoint, now_ms())
+
+    async def save_at(self, session_id: str, checkpoint: Checkpoint, saved_at_ms: int) -> None:
+        """As :meth:`save`, with the time that the save had where it comes from."""
         check_checkpoint_id(session_id)
-        await self._write(lambda connection: self._save(connection, session_id, checkpoint))
+        await self._write(
+            lambda connection: self._save(connection, session_id, checkpoint, saved_at_ms)
+        )
 
     async def create(self, session_id: str, checkpoint: Checkpoint) -> bool:
         """Save, unless the session has a checkpoint; returns whether it was saved."""
@@ -217,7 +226,7 @@ class LoushoSqliteStore:
         def create(connection: Connection) -> bool:
             if connection.scalar(found) is not None:
                 return False
-            self._save(connection, session_id, checkpoint)
+            self._save(connection, session_id, checkpoint, now_ms())
             return True
 
         return await self._write(create)
@@ -268,6 +277,11 @@ class LoushoSqliteStore:
 
         await self._write(remove)
 
+    async def session_ids(self) -> list[str]:
+        """Ids of the sessions that have a checkpoint, sorted."""
+        query = select(_checkpoints.c.session_id)
+        return sorted(await self._read(lambda connection: connection.scalars(query).all()))
+
     async def prune(self, older_than: timedelta) -> int:
         """Drop the history's entries that are older; checkpoints stay. Returns how many."""
         cutoff = now_ms() - int(older_than.total_seconds() * 1000)
@@ -278,7 +292,10 @@ class LoushoSqliteStore:
 
     async def save_approval(self, approval: StoredApproval) -> None:
         """Write what waits for a decision (again, to put back one that was claimed)."""
-        time_ms = now_ms()
+        await self.save_approval_at(approval, now_ms())
+
+    async def save_approval_at(self, approval: StoredApproval, time_ms: int) -> None:
+        """As :meth:`save_approval`, at the time of the pause."""
         values = {"payload": approval_text(approval), "updated_at": time_ms, "resolved_at": None}
         upsert = (
             sqlite.insert(_approvals)
@@ -303,7 +320,10 @@ class LoushoSqliteStore:
 
     async def claim_approval(self, approval_id: str) -> StoredApproval | None:
         """Take an approval in order to decide it: one caller gets it, the others ``None``."""
-        time_ms = now_ms()
+        return await self.claim_approval_at(approval_id, now_ms())
+
+    async def claim_approval_at(self, approval_id: str, time_ms: int) -> StoredApproval | None:
+        """As :meth:`claim_approval`, at the time of the decision."""
         is_pending = (_approvals.c.id == approval_id, _approvals.c.resolved_at.is_(None))
 
         def claim(connection: Connection) -> StoredApproval | None:
@@ -322,8 +342,9 @@ class LoushoSqliteStore:
 
     # -- the file ----------------------------------------------------------------------------
 
-    def _save(self, connection: Connection, session_id: str, checkpoint: Checkpoint) -> None:
-        time_ms = now_ms()
+    def _save(
+        self, connection: Connection, session_id: str, checkpoint: Checkpoint, time_ms: int
+    ) -> None:
         payload = record_text(checkpoint)
         connection.execute(
             sqlite.insert(_checkpoints)
@@ -375,7 +396,7 @@ class LoushoSqliteStore:
         if self._engine is not None:
             return self._engine
         version = self._check(await read_schema(self.path, create=self._create))
-        engine = _engine(self.path)
+        engine = _engine(self.path, self._busy_seconds)
         if version < _VERSION:
             try:
                 await asyncio.to_thread(self._use, engine, "BEGIN IMMEDIATE", _migrate)
@@ -420,11 +441,11 @@ def _migrate(connection: Connection) -> None:
         connection.exec_driver_sql(f"PRAGMA user_version = {_VERSION}")
 
 
-def _engine(path: Path) -> Engine:
+def _engine(path: Path, busy_seconds: float) -> Engine:
     """Take transactions out of the driver's hands. The journal mode stays as the file has it."""
     engine = create_engine(
         URL.create("sqlite", database=os.fspath(path)),
-        connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False},
+        connect_args={"timeout": busy_seconds, "check_same_thread": False},
         pool_size=1,
     )
 

@@ -60,6 +60,12 @@ def list_sessions(
     return [SessionRow(**row._mapping) for row in rows]  # noqa: SLF001 - as above
 
 
+def session_ids(connection: Connection) -> list[str]:
+    """Ids of the sessions that have a checkpoint, sorted."""
+    query = select(sessions.c.session_id).where(sessions.c.has_checkpoint)
+    return sorted(connection.scalars(query).all())
+
+
 def create_session(
     connection: Connection,
     session_id: str,
@@ -113,8 +119,7 @@ def delete_session(connection: Connection, row: SessionRow) -> None:
 
 def _shrink_log(connection: Connection, log_id: int) -> int | None:
     """Drop what no session needs of a log without a session; returns the next log to look at."""
-    # Of two that delete forks of one log at the same time, the second looks when the first is done.
-    connection.execute(select(logs.c.id).where(logs.c.id == log_id).with_for_update())
+    _lock_log(connection, log_id)
     used = connection.scalar(select(func.max(logs.c.inherited)).where(logs.c.parent_id == log_id))
     rest = events.c.seq >= used if used is not None else None
     refs = _refs(connection, events, log_id, rest)
@@ -127,8 +132,14 @@ def _shrink_log(connection: Connection, log_id: int) -> int | None:
     connection.execute(delete(logs).where(logs.c.id == log_id))
     if parent is None:
         return None
+    _lock_log(connection, parent)
     owner = connection.scalar(select(sessions.c.session_id).where(sessions.c.log_id == parent))
     return parent if owner is None else None
+
+
+def _lock_log(connection: Connection, log_id: int) -> None:
+    """Of two that delete a log's session and its forks, the second looks when the first is done."""
+    connection.execute(select(logs.c.id).where(logs.c.id == log_id).with_for_update())
 
 
 def _refs(

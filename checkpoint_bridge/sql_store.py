@@ -16,11 +16,16 @@ from perdure.checkpoint_bridge import (
 from perdure.checkpoint_bridge.blobs import get_blob, put_blob
 from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry, PendingApproval
 from perdure.checkpoint_bridge.database import Database
-from perdure.checkpoint_bridge.errors import LogConflictError, SessionNotFoundError
+from perdure.checkpoint_bridge.errors import (
+    LogConflictError,
+    SessionConflictError,
+    SessionNotFoundError,
+)
 from perdure.checkpoint_bridge.event_log import Batch, append, newest_saves, read_events
-from perdure.checkpoint_bridge.events import Event, NewEvent, NewSave
+from perdure.checkpoint_bridge.events import Event, NewEvent
 from perdure.checkpoint_bridge.fold import SessionState
 from perdure.checkpoint_bridge.fork import ForkPatch, apply_patch
+from perdure.checkpoint_bridge.record_events import record_events
 from perdure.checkpoint_bridge.stable_json import copy_json
 from perdure.checkpoint_bridge.store import DEFAULT_HISTORY_LIMIT, check_history_limit, no_such_step
 from perdure.checkpoint_bridge.stored import entry_record, now_ms
@@ -85,24 +90,25 @@ class SqlStore:
     # -- the documented contract -------------------------------------------------------------
 
     async def save(self, session_id: str, checkpoint: Checkpoint) -> None:
-        """Write a record that came from outside; it is kept key for key."""
+        """Write a record that came from outside; it is kept key for key.
+
+        Raises:
+            SessionConflictError: a run of the session goes on, or was cut off; this would break it.
+        """
+        await self.save_at(session_id, checkpoint, now_ms())
+
+    async def save_at(self, session_id: str, checkpoint: Checkpoint, saved_at_ms: int) -> None:
+        """As :meth:`save`, with the time of the save that the record had where it comes from."""
         record = checkpoint.to_json()
-        messages = record.pop("messages", None) or []
-        status = ev.label(record.get("status"), 32) or ev.IN_PROGRESS
-        finish = ev.label(record.get("finishReason"), 64)
-        approval_id = ev.label(record.get("approvalId"), 128) or None
         for last in _tries():
             try:
-                row = await self.database.write(_find_or_create, session_id, record, now_ms())
+                row = await self.database.write(_find_or_create, session_id, record, saved_at_ms)
                 state = await self.state(row.log_id, row.head)
-                keep = ev.shared_beginning(state.messages, messages)
-                new = [
-                    NewEvent(ev.TRANSCRIPT_DELTA, {"keep": keep, "append": messages[keep:]}),
-                    NewEvent(ev.CHECKPOINT_SET, {"fields": record}),
-                ]
-                saved = NewSave(len(new), status, finish, approval_id)
+                if state.open_turn is not None:
+                    raise run_goes_on(session_id)
+                new, saved = record_events(state.messages, record)
                 await self.append(
-                    Batch(session_id, row.log_id, None, row.head, now_ms(), new, [saved])
+                    Batch(session_id, row.log_id, None, row.head, saved_at_ms, new, [saved])
                 )
             except LogConflictError:
                 if last:
@@ -115,7 +121,10 @@ class SqlStore:
         row, kept = await self.database.read(_row_and_saves, session_id, 1)
         if row is None or not row.has_checkpoint or not kept:
             return None
-        state = await self.state(row.log_id, kept[0].through_seq)
+        try:
+            state = await self.state(row.log_id, kept[0].through_seq)
+        except LogConflictError:
+            return None  # deleted just now
         # A copy: the state is shared, and a caller may change what it got.
         return Checkpoint.from_json(copy_json(_checkpoint(state, session_id, kept[0])))
 
@@ -129,9 +138,13 @@ class SqlStore:
         entries = []
         for save in reversed(kept):
             state.fold(log[state.through : save.through_seq])
-            record = copy_json(_checkpoint(state, session_id, save))
-            entries.append(HistoryEntry.from_json(entry_record(record, save.saved_at)))
+            record = _checkpoint(state, session_id, save)
+            entries.append(HistoryEntry.later(entry_record(record, save.saved_at)))
         return entries[::-1]
+
+    async def session_ids(self) -> list[str]:
+        """Ids of the sessions that have a checkpoint, sorted."""
+        return await self.database.read(sessions.session_ids)
 
     async def delete(self, session_id: str, *, keep_history: bool = False) -> None:
         """Delete a session: all of it, or only its checkpoint (then its history grows on)."""
@@ -200,8 +213,9 @@ class SqlStore:
         cached = self._states.get(batch.log_id)
         if cached is None or cached.through != batch.head or any(e.ref for e in batch.events):
             return
+        # As it will be read: a mirror is to get the same bytes from any worker.
         new = [
-            Event(seq, event.type, batch.time_ms, event.data)
+            Event(seq, event.type, batch.time_ms, json.loads(ev.dump(event.data)))
             for seq, event in enumerate(batch.events, start=batch.head)
         ]
         self._states[batch.log_id] = cached.copy().fold(new)
@@ -238,6 +252,9 @@ class SqlStore:
         usable = cached is not None and cached.through < through
         state = cached.copy() if usable and cached else SessionState()
         state.fold(await self.database.read(read_events, log_id, state.through, through))
+        if state.through < through:
+            msg = f"Log {log_id} of the store {self.database} is gone: its session was deleted."
+            raise LogConflictError(msg)
         if cached is None or usable:
             self._states[log_id] = state
             self._states.move_to_end(log_id)
@@ -437,6 +454,12 @@ def _checkpoint(state: SessionState, session_id: str, save: Any) -> dict[str, An
         finish_reason=save.finish_reason,
         approval_id=save.approval_id,
     )
+
+
+def run_goes_on(session_id: str) -> SessionConflictError:
+    """The error for a record that would come between the events of a run."""
+    msg = f"A run of session {session_id!r} goes on or was cut off; nothing else may write to it."
+    return SessionConflictError(msg, hint="Resume the session or cancel its run, then save again.")
 
 
 def session_not_found(session_id: str) -> SessionNotFoundError:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_HISTORY_LIMIT",
     "CheckpointStore",
+    "DatedStore",
     "HistoryStore",
+    "ListingStore",
     "check_history_limit",
     "fork_session",
     "get_checkpoint_history",
@@ -47,6 +49,22 @@ class HistoryStore(Protocol):
 
     async def history(self, session_id: str, limit: int | None = None) -> list[HistoryEntry]:
         """The saves that are kept, newest first; ``[]`` for an unknown session."""
+
+
+@runtime_checkable
+class DatedStore(Protocol):
+    """A store that keeps a save's own time, so that a copy of a history is the same history."""
+
+    async def save_at(self, session_id: str, checkpoint: Checkpoint, saved_at_ms: int) -> None:
+        """As ``save``, at a time in Unix milliseconds."""
+
+
+@runtime_checkable
+class ListingStore(Protocol):
+    """A store that knows what it holds."""
+
+    async def session_ids(self) -> list[str]:
+        """Ids of the sessions that have a checkpoint, sorted."""
 
 
 @runtime_checkable
