@@ -257,7 +257,9 @@ def lineage(connection: Connection, log_id: int) -> list[tuple[int, int, int | N
             connection.execute(
                 select(logs.c.parent_id, logs.c.inherited).where(logs.c.id == current)
             )
-        ).one()
+        ).one_or_none()
+        if row is None:
+            return []  # its session was deleted
         if end is None or row.inherited < end:
             line.append((current, row.inherited, end))
             end = row.inherited
@@ -275,6 +277,8 @@ def read_events(
 ) -> list[Event]:
     """Committed events with ``start <= seq < end``, in order, at most ``limit``."""
     parts = lineage(connection, log_id)
+    if not parts:
+        return []
     where = or_(
         *(
             and_(

@@ -53,19 +53,25 @@ class Effect:
 
 
 _RETURNED = "name, starts, outcome, message, ref, attempts"
-_BEGIN = text(
-    f"""
-    INSERT INTO perdure_effects
-        (log_id, seq, call_index, name, starts, started_at, attempts)
-    SELECT log_id, :seq, :call_index, :name, 1, :time_ms, '[]'
-    FROM perdure_sessions
-    WHERE session_id = :session_id AND log_id = :log_id AND writer = :run_id
-    ON CONFLICT (log_id, seq, call_index) DO UPDATE SET starts = perdure_effects.starts
-        + CASE WHEN perdure_effects.ended_at IS NULL THEN 1 ELSE 0 END
-    RETURNING {_RETURNED}
-    """  # noqa: S608 - a constant
-)
-"""One statement for the fence, the mark and the look at the outcome; no row: not the writer."""
+_BEGIN = {
+    dialect: text(
+        f"""
+        INSERT INTO perdure_effects
+            (log_id, seq, call_index, name, starts, started_at, attempts)
+        SELECT log_id, :seq, :call_index, :name, 1, :time_ms, '[]'
+        FROM perdure_sessions
+        WHERE session_id = :session_id AND log_id = :log_id AND writer = :run_id
+        {lock}
+        ON CONFLICT (log_id, seq, call_index) DO UPDATE SET starts = perdure_effects.starts
+            + CASE WHEN perdure_effects.ended_at IS NULL THEN 1 ELSE 0 END
+        RETURNING {_RETURNED}
+        """  # noqa: S608 - constants
+    )
+    for dialect, lock in (("sqlite", ""), ("postgresql", "FOR SHARE"))
+}
+"""One statement for the fence, the mark and the look at the outcome; no row: not the writer.
+
+On PostgreSQL the fence holds until the mark is committed; SQLite has one writer anyway."""
 
 _END = (
     update(effects)
@@ -101,7 +107,7 @@ def begin_effect(
     """
     keys = {"log_id": effect_id.log_id, "seq": effect_id.seq, "call_index": effect_id.index}
     given = {"session_id": session_id, "run_id": run_id, "name": name, "time_ms": time_ms}
-    row = connection.execute(_BEGIN, {**keys, **given}).one_or_none()
+    row = connection.execute(_BEGIN[connection.dialect.name], {**keys, **given}).one_or_none()
     if row is None:
         msg = f"The session {session_id} belongs to a newer run; this call must not happen."
         raise LogConflictError(msg)
