@@ -33,7 +33,13 @@ from perdure.checkpoint_bridge.errors import (
 )
 from perdure.checkpoint_bridge.events import AWAITING_APPROVAL, FINISHED, INLINE_LIMIT
 from perdure.workflows.options import CLEANUP, HEARTBEAT, STORE_RETRY, STORE_TIMEOUT
-from perdure.workflows.requests import check_input, input_digest, read_decision, read_request
+from perdure.workflows.requests import (
+    check_input,
+    input_digest,
+    read_carry,
+    read_decision,
+    read_request,
+)
 from perdure.workflows.run_loop import RollOverError, RunLoop
 from perdure.workflows.session_log import now_ms
 
@@ -51,16 +57,17 @@ class AgentWorkflow:
         self._problem = ""
 
     @workflow.run
-    async def run(self, request: Any = None, carry: Carry | None = None) -> RunOutcome:
+    async def run(self, request: Any = None, handed: Any = None) -> RunOutcome:
         """Run the agent.
 
         Args:
             request: ``{agent, session_id?, input, business_state?, metadata?, max_steps?}``.
-            carry: what an earlier execution of the same run hands over; clients leave it out.
+            handed: by an earlier execution of the same run (a :class:`Carry`); not for clients.
         """
         info = workflow.info()
         try:
             asked = read_request(request, info.workflow_id)
+            carry = read_carry(handed)
         except PerdureError as error:
             raise to_failure(error) from error
         # The same for all executions of one run: they are one writer.

@@ -11,7 +11,9 @@ import json
 import re
 from typing import Any
 
-from perdure.activities.wire import INPUT_REF, Decision, RunRequest
+from temporalio.converter import value_to_type
+
+from perdure.activities.wire import INPUT_REF, Carry, Decision, RunRequest
 from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
     SessionConflictError,
@@ -76,13 +78,29 @@ def read_request(value: Any, workflow_id: str) -> RunRequest:
         agent=agent,
         session_id=session_id,
         input=request.get("input"),
-        input_ref=request.get("input_ref"),
+        input_ref=_optional_text(request, "input_ref"),
         business_state=request.get("business_state"),
         has_business_state="business_state" in request,
         metadata=metadata,
         max_steps=max_steps,
         workflow_id_prefix=prefix,
     )
+
+
+def read_carry(value: Any) -> Carry | None:
+    """What an earlier execution of the same run handed over.
+
+    Raises:
+        ConfigurationError: a client gave a second argument.
+    """
+    if value is None:
+        return None
+    try:
+        carry: Carry = value_to_type(Carry, value)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        msg = "The workflow takes one argument, the run request; a second one is not for clients."
+        raise ConfigurationError(msg, field="input") from error
+    return carry
 
 
 def read_decision(value: Any) -> Decision:
