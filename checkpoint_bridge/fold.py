@@ -208,10 +208,14 @@ class SessionState:
     def _on_tool_result(self, data: dict[str, Any], _seq: int) -> None:
         self._touch()
         # In call order, and before input that was queued behind the calls.
-        order = {call.get("id"): index for index, call in enumerate(self.calls)}
+        open_ids = [call.get("id") for call in self.calls]
         at = self.call_at + 1
         for message in self.messages[at : at + self.results]:
-            if order.get(message.get("toolCallId"), -1) < data["index"]:
+            call_id = message.get("toolCallId")
+            index = open_ids.index(call_id) if call_id in open_ids else -1
+            if index >= 0:
+                open_ids[index] = None  # a second call of the same id has a result of its own
+            if index < data["index"]:
                 at += 1
         self.messages.insert(at, data["message"])
 
