@@ -32,7 +32,11 @@ from perdure.checkpoint_bridge.events import NewEvent
 from perdure.checkpoint_bridge.fingerprints import describe_drift, drift_of
 from perdure.checkpoint_bridge.fold import SessionState
 from perdure.checkpoint_bridge.tool_results import decided_result
-from perdure.checkpoint_bridge.transcript import new_session_messages, split_pending_turn
+from perdure.checkpoint_bridge.transcript import (
+    input_messages,
+    new_session_messages,
+    split_pending_turn,
+)
 
 if TYPE_CHECKING:
     from perdure.agent import Agent
@@ -40,7 +44,6 @@ if TYPE_CHECKING:
     from perdure.checkpoint_bridge.sql_store import SqlStore
 
 _OPEN_TRIES = 5
-_ROLES = ("system", "user", "assistant", "tool")
 
 _log = logging.getLogger("perdure.runs")
 
@@ -285,31 +288,3 @@ async def read_input(store: SqlStore, given: Any) -> list[dict[str, Any]]:
             raise ConfigurationError(msg, field="input")
         given = json.loads(content)
     return input_messages(given)
-
-
-def input_messages(given: Any) -> list[dict[str, Any]]:
-    """Input as messages: a text is one user message.
-
-    Raises:
-        ConfigurationError: it is neither a text nor a list of messages (``field`` is ``input``).
-    """
-    if given is None:
-        return []
-    if isinstance(given, str):
-        if not given:
-            msg = "The input is an empty text; give a message, or [] to resume."
-            raise ConfigurationError(msg, field="input")
-        return [{"role": "user", "content": given}]
-    if isinstance(given, dict):
-        given = [given]
-    if not isinstance(given, list):
-        msg = f"The input is a text or a list of messages, not {type(given).__name__}."
-        raise ConfigurationError(msg, field="input")
-    for index, message in enumerate(given):
-        if not isinstance(message, dict) or message.get("role") not in _ROLES:
-            msg = f"Message {index} of the input needs a role of {', '.join(_ROLES)}."
-            raise ConfigurationError(msg, field="input")
-        if not isinstance(message.get("content"), (str, list)):
-            msg = f"Message {index} of the input needs content: a text or a list of parts."
-            raise ConfigurationError(msg, field="input")
-    return given

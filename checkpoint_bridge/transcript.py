@@ -25,6 +25,7 @@ __all__ = [
     "PROVIDER_ERROR_PREFIX",
     "PendingTurn",
     "assert_valid",
+    "input_messages",
     "new_session_messages",
     "split_pending_turn",
     "tool_message",
@@ -32,6 +33,8 @@ __all__ = [
 ]
 
 Messages: TypeAlias = Sequence[Message] | Sequence[JsonObject]
+
+_ROLES = ("system", "user", "assistant", "tool")
 
 PROVIDER_ERROR_PREFIX = "[provider-error]"
 """How the text of a user message starts that a person did not write."""
@@ -62,6 +65,34 @@ class PendingTurn:
 def calls_of(message: Json) -> list[Json]:
     """The calls that an assistant message asks for."""
     return plain_list(member(message, "toolCalls"))
+
+
+def input_messages(given: Json) -> list[JsonObject]:
+    """Input as messages: a text is one user message.
+
+    Raises:
+        ConfigurationError: it is neither a text nor a list of messages (``field`` is ``input``).
+    """
+    if given is None:
+        return []
+    if isinstance(given, str):
+        if not given:
+            msg = "The input is an empty text; give a message, or [] to resume."
+            raise ConfigurationError(msg, field="input")
+        return [{"role": "user", "content": given}]
+    if isinstance(given, dict):
+        given = [given]
+    if not isinstance(given, list):
+        msg = f"The input is a text or a list of messages, not {type(given).__name__}."
+        raise ConfigurationError(msg, field="input")
+    for index, message in enumerate(given):
+        if not isinstance(message, dict) or message.get("role") not in _ROLES:
+            msg = f"Message {index} of the input needs a role of {', '.join(_ROLES)}."
+            raise ConfigurationError(msg, field="input")
+        if not isinstance(message.get("content"), (str, list)):
+            msg = f"Message {index} of the input needs content: a text or a list of parts."
+            raise ConfigurationError(msg, field="input")
+    return given
 
 
 def split_pending_turn(messages: Messages) -> PendingTurn:

@@ -12,7 +12,6 @@ from temporalio.client import Client as TemporalClient, WorkflowUpdateFailedErro
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.opening import input_messages
 from perdure.activities.wire import INPUT_REF, UPDATE_INPUT, WORKFLOW
 from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
@@ -22,6 +21,7 @@ from perdure.checkpoint_bridge.errors import (
 )
 from perdure.checkpoint_bridge.fork import UNSET, ForkPatch
 from perdure.checkpoint_bridge.sql_store import SqlStore, session_not_found
+from perdure.checkpoint_bridge.transcript import input_messages
 from perdure.client_approvals import ClientApprovals
 from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal, rpc_failure
 from perdure.results import Fork, RunResult, SessionInfo

@@ -19,6 +19,7 @@ from perdure.checkpoint_bridge.errors import (
     SessionConflictError,
     SessionIdInvalidError,
 )
+from perdure.checkpoint_bridge.transcript import input_messages
 
 _STORED_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
 """Generated ids, those of forks, hold dots; so may any id that is in a store."""
@@ -140,8 +141,9 @@ def check_input(value: Any) -> None:
     Raises:
         ConfigurationError: it is neither a text, nor messages, nor a reference to them.
     """
-    is_ref = isinstance(value, dict) and set(value) == {INPUT_REF}
-    if not value or not (isinstance(value, (str, list)) or is_ref):
+    if isinstance(value, dict) and set(value) == {INPUT_REF} and isinstance(value[INPUT_REF], str):
+        return
+    if not input_messages(value):
         msg = "Input is a text or a list of messages, and not empty."
         raise ConfigurationError(msg, field="input")
 
