@@ -31,6 +31,7 @@ from perdure.checkpoint_bridge.errors import (
     LogConflictError,
     PerdureError,
     ResumeToolMissingError,
+    StorageError,
 )
 from perdure.checkpoint_bridge.event_log import Batch
 from perdure.checkpoint_bridge.events import NewEvent, NewSave
@@ -113,6 +114,8 @@ class LogWriter(Deps):
         if task.approved and row.decided_at is None:
             try:
                 drift = await self._check_agent(task, row)
+            except StorageError:
+                raise  # it says nothing about the decision, which must not be lost
             except PerdureError as error:
                 return DecisionRecord(mine=False, approved=False, error=error.to_wire())
         decision: dict[str, Any] = {"approved": task.approved}
