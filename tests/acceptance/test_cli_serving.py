@@ -1,0 +1,65 @@
+"""``perdure worker`` and ``perdure dev`` as processes: what they tell, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from typing import Any
+
+
+async def test_a_worker_tells_what_it_serves_and_drains(program: Any, wait_for_line: Any) -> None:
+    # Nobody serves yet: the run waits, and says why.
+    run = await program.start("run", "echo", "Hi", "--session-id", "waits", "--timeout", "40")
+    await wait_for_line(run.stderr, f"No worker seems to serve task queue '{program.queue}'")
+    worker = await program.start("worker", "app.py:several")
+    line = await wait_for_line(worker.stderr, "Serving trip, echo")
+    for fact in (program.queue, program.environment["TEMPORAL_ADDRESS"], "perdure.db"):
+        assert fact in line
+    out, errors = await run.communicate()
+    assert (run.returncode, out) == (0, b"Hello.\n"), errors
+    worker.send_signal(signal.SIGTERM)
+    await wait_for_line(worker.stderr, "Stopped")
+    assert await worker.wait() == 0
+
+
+async def test_a_second_interrupt_ends_a_worker_at_once(program: Any, wait_for_line: Any) -> None:
+    worker = await program.start("worker", "app:slow")
+    await wait_for_line(worker.stderr, "Serving slow")
+    run = await program("run", "slow", "Go", "--session-id", "long", "--no-wait")
+    assert run.code == 0
+    await _until_called(program, "long")
+    worker.send_signal(signal.SIGINT)
+    await wait_for_line(worker.stderr, "Ctrl-C again ends at once")
+    worker.send_signal(signal.SIGINT)
+    async with asyncio.timeout(5):
+        assert await worker.wait() == 130
+
+
+async def test_dev_runs_everything(program: Any, wait_for_line: Any) -> None:
+    del program.environment["TEMPORAL_ADDRESS"]
+    dev = await program.start("dev", "app:echo")
+    line = await wait_for_line(dev.stderr, "Temporal  ")
+    address = line.split()[1]
+    ui = (await wait_for_line(dev.stderr, "Temporal UI")).split()[2]
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+", ui)
+    command = await wait_for_line(dev.stderr, "perdure run")
+    await wait_for_line(dev.stderr, "Serving echo")
+    # The example works as it stands.
+    assert ("--temporal" in command) == (address != "127.0.0.1:7233")
+    run = await program(*command.split()[1:])
+    assert (run.code, run.out) == (0, "Hello.\n"), run.errors
+    dev.send_signal(signal.SIGINT)
+    await wait_for_line(dev.stderr, "Stopped")
+    assert await dev.wait() == 0
+    state = program.folder / ".perdure"
+    assert (state / "temporal.db").exists()
+    assert (state / ".gitignore").read_text("utf-8") == "*\n"
+
+
+async def _until_called(program: Any, session: str) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            log = await program("events", session, "--json")
+            if log.code == 0 and "tool/call" in {event["type"] for event in log.json}:
+                return
