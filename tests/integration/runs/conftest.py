@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from temporalio.worker import Replayer
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 import perdure.worker
 from perdure.checkpoint_bridge.sql_store import SqlStore
@@ -234,3 +235,18 @@ async def bench(temporal_client: TemporalClient, store_url: str) -> AsyncIterato
 def session(bench: Bench) -> str:
     """The session id of a test that needs one."""
     return bench.session
+
+
+@pytest.fixture
+def shorten(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """From the call on, an execution rolls over after a few events instead of thousands."""
+    runner = perdure.worker.workflow_runner()
+
+    def call(events: int = 60) -> None:
+        # The sandbox loads workflow modules anew, so only what is passed through can be changed.
+        restrictions = runner.restrictions.with_passthrough_modules("perdure.workflows.options")
+        short = SandboxedWorkflowRunner(restrictions=restrictions)
+        monkeypatch.setattr("perdure.worker.workflow_runner", lambda: short)
+        monkeypatch.setattr("perdure.workflows.options.EVENTS_PER_EXECUTION", events)
+
+    return call

@@ -7,9 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-import perdure.worker
 from perdure import Agent, ToolContext, tool
 from perdure.checkpoint_bridge.errors import SessionAwaitingApprovalError
 from perdure.testing import call
@@ -20,20 +18,10 @@ if TYPE_CHECKING:
     from tests.integration.runs.conftest import Bench
 
 
-@pytest.fixture
-def shorten(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """From the call on, an execution rolls over after a few events instead of thousands."""
+@pytest.fixture(autouse=True)
+def only_what_is_asked_for_is_replayed(bench: Bench) -> None:
+    """At the end of a test the limit is the usual one again."""
     bench.replay_all = False
-    runner = perdure.worker.workflow_runner()
-
-    def call(events: int = 60) -> None:
-        # The sandbox loads workflow modules anew, so only what is passed through can be changed.
-        restrictions = runner.restrictions.with_passthrough_modules("perdure.workflows.options")
-        short = SandboxedWorkflowRunner(restrictions=restrictions)
-        monkeypatch.setattr("perdure.worker.workflow_runner", lambda: short)
-        monkeypatch.setattr("perdure.workflows.options.EVENTS_PER_EXECUTION", events)
-
-    return call
 
 
 @tool(read_only=True)
