@@ -7,6 +7,7 @@ and then that worker is killed (R1, R2, R13, R15, R21, R26).
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,9 @@ BEHIND_THE_APPROVAL = {
 POINTS = BEFORE_THE_APPROVAL | BEHIND_THE_APPROVAL
 MOMENTS = [*POINTS, AT_THE_APPROVAL]
 
+NEVER_TWICE = {"never-began": "begin:wire", "began": "before:wire", "happened": "after:wire"}
+"""Calls of a tool with ``recovery="ambiguous"``."""
+
 
 @dataclass
 class Outcome:
@@ -54,6 +58,8 @@ class Outcome:
     faults: dict[str, list[str]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     """From the moment at which Temporal noticed the death to the run's end."""
+    wired: dict[str, tuple[dict[str, Any], list[str]]] = field(default_factory=dict)
+    """Of those that are never repeated: the call's result, and what the ledger noted."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -76,26 +82,33 @@ async def outcome(new_rig: Any, rig_module: Any) -> Outcome:
         undisturbed = await start("undisturbed")
         await undisturbed.result(after_approval=await approve(client, "undisturbed"))
 
-        for session, point in POINTS.items():
+        held = POINTS | NEVER_TWICE
+        for session, point in held.items():
             rig.hold(session, point)
+        wires = [await client.start("careful", "Wire it", session_id=name) for name in NEVER_TWICE]
         runs = {session: await start(session) for session in MOMENTS}
         decided = {
             session: await rig_module.approval_of(client, session)
             for session in BEHIND_THE_APPROVAL
         }
         decisions = [asyncio.create_task(approve(client, each)) for each in BEHIND_THE_APPROVAL]
-        for session, point in POINTS.items():
+        for session, point in held.items():
             await rig.held(session, point)
         await rig_module.approval_of(client, AT_THE_APPROVAL)
 
         rig.kill(first)
-        for session, point in POINTS.items():
+        for session, point in held.items():
             rig.release(session, point)
         rig.start_worker()
         ends = await asyncio.gather(
             *(finish(session, run) for session, run in runs.items()), return_exceptions=True
         )
         await asyncio.gather(*decisions)
+        for session, wire in zip(NEVER_TWICE, wires, strict=True):
+            wired = await wire.result()
+            assert wired.text == "Done."
+            (message,) = [each.to_json() for each in wired.messages if each.role == "tool"]
+            outcome.wired[session] = message, [line["kind"] for line in rig.lines(session=session)]
         judge = rig_module.Judge(client, rig, "undisturbed")
         for session, end in zip(MOMENTS, ends, strict=True):
             outcome.faults[session] = await judge.faults(session)
@@ -160,3 +173,20 @@ def test_no_run_waits_longer_than_for_the_workflow_task_that_the_worker_held(
 ) -> None:
     # Ten seconds, but for those that were killed outside of one; and some for a busy machine.
     assert max(outcome.seconds.values()) < 15
+
+
+def test_a_call_that_provably_never_began_runs_whatever_its_recovery(outcome: Outcome) -> None:
+    message, noted = outcome.wired["never-began"]
+    assert json.loads(message["content"]) == {"tool": "wire", "number": 7}
+    assert noted.count("tool-effect") == 1
+
+
+@pytest.mark.parametrize(("session", "effects"), [("began", 0), ("happened", 1)])
+def test_a_call_that_must_not_run_twice_has_an_unknown_outcome(
+    outcome: Outcome, session: str, effects: int
+) -> None:
+    message, noted = outcome.wired[session]
+    assert message["isError"]
+    assert json.loads(message["content"])["kind"] == "unknown-outcome"
+    assert noted.count("tool-start") == 1
+    assert noted.count("tool-effect") == effects
