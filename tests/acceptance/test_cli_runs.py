@@ -181,6 +181,7 @@ async def test_a_long_run_is_waited_for_left_alone_cancelled_and_deleted(
     assert (await perdure("show", session)).code == 2
 
 
+@pytest.mark.timeout(300)  # half a second of a core each, on a machine that may be busy
 async def test_fifty_commands_end_with_their_own_code(perdure: Any, session: str) -> None:
     approvals = [await paused(perdure, f"{session}-{n}") for n in range(3)]
     at_once = asyncio.Semaphore(4)
