@@ -171,7 +171,7 @@ def _project(connection: Connection, batch: Batch, new: Sequence[NewEvent]) -> N
         if event.type == ev.APPROVAL_REQUESTED:
             # Not of the event itself: announced again after a lost workflow task, it must be
             # the same event.
-            pending = {**event.data["pending"], "createdAt": ev.iso(batch.time_ms)}
+            pending = {"createdAt": ev.iso(batch.time_ms), **event.data["pending"]}
             connection.execute(
                 insert(approvals).values(
                     id=event.data["id"],
@@ -191,9 +191,16 @@ def _title(new: Sequence[NewEvent]) -> str:
 
     for event in new:
         if event.type == ev.USER_MESSAGE and "message" in event.data:
-            words = text_of(event.data["message"])[: _TITLE_LENGTH * 4].split()
-            text = ev.label(" ".join(words), _TITLE_LENGTH * 4)
-            return text if len(text) <= _TITLE_LENGTH else text[: _TITLE_LENGTH - 1] + "…"
+            messages = [event.data["message"]]
+        elif event.type == ev.TRANSCRIPT_DELTA and "append" in event.data:
+            messages = event.data["append"]
+        else:
+            continue
+        for message in messages:
+            if isinstance(message, dict) and message.get("role") == "user":
+                words = text_of(message)[: _TITLE_LENGTH * 4].split()
+                text = ev.label(" ".join(words), _TITLE_LENGTH * 4)
+                return text if len(text) <= _TITLE_LENGTH else text[: _TITLE_LENGTH - 1] + "…"
     return ""
 
 

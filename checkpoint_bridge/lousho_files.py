@@ -141,6 +141,10 @@ class LoushoFileStore:
 
     async def claim_approval(self, approval_id: str) -> StoredApproval | None:
         """Take an approval in order to decide it: one caller gets it, the others ``None``."""
+        return await self.claim_approval_at(approval_id, now_ms())
+
+    async def claim_approval_at(self, approval_id: str, _time_ms: int) -> StoredApproval | None:
+        """As :meth:`claim_approval`; a file that is gone keeps no time."""
         path = self._approval(check_approval_id(approval_id))
         content = await asyncio.to_thread(_read, path)
         if content is None:

@@ -133,3 +133,20 @@ approvals = Table(
     Column("decided_at", BigInteger, nullable=True, index=True),
     Column("decision", Text, nullable=True, doc="{approved, note?, by?} or {closed}."),
 )
+
+mirrors = Table(
+    "perdure_mirrors",
+    metadata,
+    Column("name", String(200), primary_key=True, doc="Names the store that is written to."),
+    Column("session_id", String(200), primary_key=True),
+    Column("log_id", BigInteger, nullable=False, doc="Of a session begun anew: of the old one."),
+    Column("through_seq", BigInteger, nullable=False, doc="Of the newest save that is there."),
+)
+
+mirror_leases = Table(
+    "perdure_mirror_leases",
+    metadata,
+    Column("name", String(200), primary_key=True),
+    Column("owner", String(64), nullable=False, doc="Who alone writes to the mirror."),
+    Column("until_ms", BigInteger, nullable=False),
+)

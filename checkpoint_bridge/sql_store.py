@@ -31,7 +31,7 @@ from perdure.checkpoint_bridge.store import DEFAULT_HISTORY_LIMIT, check_history
 from perdure.checkpoint_bridge.stored import entry_record, now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Self
 
     from sqlalchemy import Connection
@@ -67,6 +67,8 @@ class SqlStore:
         self.database = Database(url, create=create)
         self._states: OrderedDict[int, SessionState] = OrderedDict()
         self._uids: dict[int, str] = {}
+        self.on_save: set[Callable[[int], object]] = set()
+        """Called after each save that this object has committed, with its time in Unix ms."""
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -206,7 +208,14 @@ class SqlStore:
         """Append to a log (see :func:`.event_log.append`); returns its length after it."""
         end = await self.database.write(append, batch, keep_saves=self._keep)
         self._follow(batch)
+        if batch.saves:
+            self.tell_saved(batch.time_ms)
         return end
+
+    def tell_saved(self, time_ms: int) -> None:
+        """Tell who listens that there is a new save."""
+        for listener in tuple(self.on_save):
+            listener(time_ms)
 
     def _follow(self, batch: Batch) -> None:
         """Fold what was just appended, so that the next step need not read it again."""
@@ -228,7 +237,10 @@ class SqlStore:
             approval_rows.close_approvals(connection, batch.log_id, reason, batch.time_ms)
             return append(connection, batch, keep_saves=keep)
 
-        return await self.database.write(close_run)
+        end = await self.database.write(close_run)
+        if batch.saves:
+            self.tell_saved(batch.time_ms)
+        return end
 
     async def events(
         self, session_id: str, *, after: int = 0, limit: int | None = None
@@ -385,6 +397,7 @@ class SqlStore:
                 if last:
                     raise
             else:
+                self.tell_saved(now_ms())
                 return fork_id, Checkpoint.from_json({**record, "sessionId": fork_id})
         raise AssertionError
 

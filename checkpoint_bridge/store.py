@@ -14,8 +14,11 @@ from perdure.checkpoint_bridge.fork import ForkPatch, apply_patch
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from perdure.checkpoint_bridge.stored import StoredApproval
+
 __all__ = [
     "DEFAULT_HISTORY_LIMIT",
+    "ApprovalStore",
     "CheckpointStore",
     "DatedStore",
     "HistoryStore",
@@ -65,6 +68,20 @@ class ListingStore(Protocol):
 
     async def session_ids(self) -> list[str]:
         """Ids of the sessions that have a checkpoint, sorted."""
+
+
+@runtime_checkable
+class ApprovalStore(Protocol):
+    """A store that keeps the documented approval records."""
+
+    async def save_approval_at(self, approval: StoredApproval, time_ms: int) -> None:
+        """Write what waits for a decision."""
+
+    async def claim_approval_at(self, approval_id: str, time_ms: int) -> StoredApproval | None:
+        """Take it in order to decide it: one caller gets it, the others ``None``."""
+
+    async def pending_approvals(self) -> list[StoredApproval]:
+        """What waits for a decision, oldest first."""
 
 
 @runtime_checkable

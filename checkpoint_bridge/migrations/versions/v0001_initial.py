@@ -116,6 +116,21 @@ def upgrade() -> None:
         postgresql_where=sa.text("ref IS NOT NULL"),
     )
     op.create_table(
+        "perdure_mirror_leases",
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("owner", sa.String(length=64), nullable=False),
+        sa.Column("until_ms", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("name"),
+    )
+    op.create_table(
+        "perdure_mirrors",
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("session_id", sa.String(length=200), nullable=False),
+        sa.Column("log_id", sa.BigInteger(), nullable=False),
+        sa.Column("through_seq", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("name", "session_id"),
+    )
+    op.create_table(
         "perdure_saves",
         sa.Column("log_id", sa.BigInteger(), nullable=False),
         sa.Column("through_seq", sa.BigInteger(), nullable=False),

@@ -1,0 +1,152 @@
+"""Writes the saves of one session of our log to another store, in the documented format."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from perdure.checkpoint_bridge._record import plain
+from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry
+from perdure.checkpoint_bridge.errors import (
+    ConfigurationError,
+    SessionConflictError,
+    SessionNotFoundError,
+)
+from perdure.checkpoint_bridge.event_log import read_events
+from perdure.checkpoint_bridge.events import iso
+from perdure.checkpoint_bridge.fold import SessionState
+from perdure.checkpoint_bridge.snapshots import stored_approval
+from perdure.checkpoint_bridge.stable_json import copy_json, json_equal
+from perdure.checkpoint_bridge.store import ApprovalStore, DatedStore, HistoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perdure.checkpoint_bridge.mirror_rows import Behind
+    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.stable_json import JsonObject
+    from perdure.checkpoint_bridge.store import CheckpointStore
+
+_CACHED_LOGS = 64
+
+
+class Copier:
+    """Gives a target the saves of our log, one by one."""
+
+    def __init__(self, source: SqlStore, target: CheckpointStore) -> None:
+        self.source = source
+        self.target = target
+        self._states: OrderedDict[int, SessionState] = OrderedDict()
+
+    async def write(self, session: Behind, save: Any, before: Any | None) -> None:
+        """Write a save; ``before`` is the one before it.
+
+        Doing it again is harmless for the approvals; the caller sees to it that a save is not
+        written twice.
+        """
+        record = copy_json(await self.record(session, save))
+        if isinstance(self.target, ApprovalStore):
+            # Before the checkpoint: it may never name an approval that is not there yet.
+            await self._copy_approval(self.target, record, save)
+            if before is not None and before.approval_id not in (None, save.approval_id):
+                with contextlib.suppress(ConfigurationError):
+                    await self.target.claim_approval_at(before.approval_id, save.saved_at)
+        checkpoint = Checkpoint.from_json(record)
+        if isinstance(self.target, DatedStore):
+            await self.target.save_at(session.session_id, checkpoint, save.saved_at)
+        else:
+            await self.target.save(session.session_id, checkpoint)
+
+    async def _copy_approval(self, target: ApprovalStore, record: JsonObject, save: Any) -> None:
+        if save.approval_id is None:
+            return
+        row = await self.source.approval(save.approval_id)
+        if row is None:
+            return
+        approval = stored_approval(record, row.pending, row.call_index)
+        if approval is not None:
+            # An id from elsewhere may be none that the form takes; the checkpoint can go.
+            with contextlib.suppress(ConfigurationError):
+                await target.save_approval_at(approval, save.saved_at)
+
+    async def place(self, session: Behind, saves: Sequence[Any]) -> int:
+        """Find the save that the target has reached: what follows it is to be written.
+
+        A crash between a write and the note of it must not put a save into the target's history
+        twice; and what is there from elsewhere must not be written over.
+
+        Returns:
+            ``through_seq`` of that save; 0: the target has none.
+
+        Raises:
+            SessionConflictError: the target holds another session of this id.
+        """
+        newest = await self._newest(session.session_id)
+        found = await self._find(session, saves, newest) if newest is not None else None
+        if found is not None:
+            return found
+        loaded = await self.target.load(session.session_id)
+        if loaded is None:
+            # It has no checkpoint (any more): begun anew there, or never begun.
+            return 0 if newest is None else session.after
+        if session.known:
+            return session.after
+        if newest is None:
+            current = HistoryEntry.from_json({"checkpoint": plain(loaded)})
+            if await self._find(session, saves, current) is not None:
+                return session.after
+        msg = (
+            f"It holds another session {session.session_id!r}, which was not written from here; "
+            "it stays as it is."
+        )
+        hint = "Import that one, or replace it with `perdure mirror --rebuild`."
+        raise SessionConflictError(msg, hint=hint)
+
+    async def _newest(self, session_id: str) -> HistoryEntry | None:
+        if not isinstance(self.target, HistoryStore):
+            return None
+        entries = await self.target.history(session_id, 1)
+        # A store of a user's own may give its entries as plain JSON.
+        return HistoryEntry.from_json(plain(entries[0])) if entries else None
+
+    async def _find(self, session: Behind, saves: Sequence[Any], entry: HistoryEntry) -> int | None:
+        dated = isinstance(self.target, DatedStore) and "savedAt" in entry
+        wanted = plain(entry.checkpoint)
+        found: list[int] = []
+        for save in saves:
+            if dated and iso(save.saved_at) != entry.saved_at:
+                continue
+            if json_equal(await self.record(session, save), wanted):
+                found.append(save.through_seq)
+        # Without a time two saves can be the same; then the first that is not noted yet is it.
+        later = [seq for seq in found if seq >= session.after]
+        return later[0] if later else found[-1] if found else None
+
+    async def record(self, session: Behind, save: Any) -> JsonObject:
+        """The checkpoint of a save. Its parts are shared: read it, don't change it.
+
+        Raises:
+            SessionNotFoundError: the session was deleted meanwhile.
+        """
+        state = self._states.pop(session.log_id, None)
+        if state is None or state.through > save.through_seq:
+            state = SessionState()
+        if state.through < save.through_seq:
+            state.fold(
+                await self.source.database.read(
+                    read_events, session.log_id, state.through, save.through_seq
+                )
+            )
+        if state.through < save.through_seq:
+            msg = f"Session {session.session_id!r} was deleted."
+            raise SessionNotFoundError(msg)
+        self._states[session.log_id] = state
+        if len(self._states) > _CACHED_LOGS:
+            self._states.popitem(last=False)
+        return state.checkpoint(
+            session.session_id,
+            status=save.status,
+            finish_reason=save.finish_reason,
+            approval_id=save.approval_id,
+        )
