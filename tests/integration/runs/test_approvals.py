@@ -229,37 +229,38 @@ async def test_after_the_end(bench: Bench, till: Till) -> None:
     assert till.charged == []
 
 
-@pytest.mark.parametrize(
-    ("decision", "says"),
-    [
-        ("yes, go ahead", "one JSON object"),
-        (True, "one JSON object"),
-        (None, "one JSON object"),
-        ([{"approved": True}], "one JSON object"),
-        ({"approved": True}, "id is a text"),
-        ({"id": "", "approved": True}, "id is a text"),
-        ({"id": "ID"}, "approved is true or false"),
-        ({"id": "ID", "approved": "true"}, "approved is true or false"),
-        ({"id": "ID", "approved": 1}, "approved is true or false"),
-        ({"id": "ID", "approved": True, "aproved": True}, "no key 'aproved'"),
-        ({"id": "ID", "approved": True, "note": 7}, "note is a text"),
-        ({"id": "ID", "approved": True, "by": ["ann"]}, "by is a text"),
-        ({"id": "ID", "approved": True, "scope": "always"}, "scope"),
-    ],
-)
-async def test_what_is_no_decision(bench: Bench, till: Till, decision: Any, says: str) -> None:
+NO_DECISIONS: list[tuple[Any, str]] = [
+    ("yes, go ahead", "one JSON object"),
+    (True, "one JSON object"),
+    (None, "one JSON object"),
+    ([{"approved": True}], "one JSON object"),
+    ({"approved": True}, "id is a text"),
+    ({"id": "", "approved": True}, "id is a text"),
+    ({"id": "ID"}, "approved is true or false"),
+    ({"id": "ID", "approved": "true"}, "approved is true or false"),
+    ({"id": "ID", "approved": 1}, "approved is true or false"),
+    ({"id": "ID", "approved": True, "aproved": True}, "no key 'aproved'"),
+    ({"id": "ID", "approved": True, "note": 7}, "note is a text"),
+    ({"id": "ID", "approved": True, "by": ["ann"]}, "by is a text"),
+    ({"id": "ID", "approved": True, "scope": "always"}, "scope"),
+]
+
+
+async def test_what_is_no_decision(bench: Bench, till: Till) -> None:
     """The run says what was wrong, and goes on waiting."""
     async with bench.serving(till.agent):
         approval_id = await pause(bench)
-        if isinstance(decision, dict) and decision.get("id") == "ID":
-            decision = {**decision, "id": approval_id}
-        await bench.workflow().signal("resolve_approval", decision)
-        state = await bench.state()
-        assert says in state["problem"]
-        assert state["status"] == "awaiting-approval"
-        with pytest.raises(WorkflowUpdateFailedError) as raised:
-            await bench.workflow().execute_update("resolve_approval_now", decision)
-        assert refusal(raised.value) == ("ConfigurationError", "LOUSHO_CONFIG_INVALID")
+        for given, says in NO_DECISIONS:
+            decision = given
+            if isinstance(given, dict) and given.get("id") == "ID":
+                decision = {**given, "id": approval_id}
+            await bench.workflow().signal("resolve_approval", decision)
+            state = await bench.state()
+            assert says in state["problem"]
+            assert state["status"] == "awaiting-approval"
+            with pytest.raises(WorkflowUpdateFailedError) as raised:
+                await bench.workflow().execute_update("resolve_approval_now", decision)
+            assert refusal(raised.value) == ("ConfigurationError", "LOUSHO_CONFIG_INVALID")
         assert till.charged == []
         # A right one still counts, and the trace goes.
         await bench.client.approvals.resolve(approval_id, approved=True)

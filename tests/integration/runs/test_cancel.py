@@ -31,7 +31,7 @@ def gated() -> str:
 
 async def cancelled(bench: Bench, handle: RunHandle, *, times: int = 1) -> dict[str, Any]:
     """Cancel, and check what holds after every cancel; returns the checkpoint."""
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(15):
         for _ in range(times):
             await handle.cancel()
         result = await handle.result()
@@ -193,7 +193,7 @@ async def test_before_the_run_has_begun(bench: Bench, session: str) -> None:
     handle = await bench.client.start("agent", "Go", session_id=session)
     await handle.cancel()
     async with bench.serving(Agent("agent", provider=model)):
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(15):
             result = await handle.result()
         assert result.finish_reason == "aborted"
         again = await bench.client.execute("agent", "Go", session_id=session)
@@ -209,7 +209,7 @@ async def test_at_any_moment(bench: Bench, session: str, delay: float) -> None:
         handle = await bench.client.start("agent", "Go", session_id=session)
         await asyncio.sleep(delay)
         await handle.cancel()
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(15):
             result = await handle.result()
         assert result.finish_reason in ("aborted", "stop")
         again = await bench.client.execute("agent", "Go on", session_id=session)
@@ -226,7 +226,7 @@ async def test_plain_cancel_of_the_workflow(bench: Bench, session: str) -> None:
         handle = await bench.client.start("agent", "Go", session_id=session)
         await gate.reached()
         await bench.workflow().cancel()
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(15):
             assert (await handle.result()).finish_reason == "aborted"
         gate.open()
     assert (await bench.record())["finishReason"] == "aborted"

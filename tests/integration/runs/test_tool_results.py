@@ -12,7 +12,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from pydantic import BaseModel, Field
 
 from perdure import Agent, tool
@@ -113,37 +112,36 @@ def deep() -> Any:
     return value
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        float("nan"),
-        {"a": [float("inf")]},
-        [float("-inf")],
-        object(),
-        lambda: 1,
-        endless(),
-        deep(),
-        (each for each in [float("nan")]),
-    ],
-    ids=["nan", "inf", "-inf", "object", "function", "endless", "deep", "generator"],
-)
-async def test_what_json_cannot_hold(bench: Bench, session: str, value: Any) -> None:
-    ran: list[int] = []
+UNHOLDABLE: dict[str, Any] = {
+    "nan": float("nan"),
+    "inf": {"a": [float("inf")]},
+    "-inf": [float("-inf")],
+    "object": object(),
+    "function": len,
+    "endless": endless(),
+    "deep": deep(),
+    "generator": (each for each in [float("nan")]),
+}
+
+
+async def test_what_json_cannot_hold(bench: Bench, session: str) -> None:
+    ran: list[str] = []
 
     @tool(read_only=True)
-    def give() -> Any:
-        ran.append(1)
-        return value
+    def give(name: str) -> Any:
+        ran.append(name)
+        return UNHOLDABLE[name]
 
-    model = bench.model([call("give")], "Done.")
+    model = bench.model([call("give", {"name": name}) for name in UNHOLDABLE], "Done.")
     async with bench.serving(Agent("agent", provider=model, tools=[give])):
         result = await bench.client.execute("agent", "Go", session_id=session)
     assert result.text == "Done."
-    (message,) = await bench.results()
-    error = json.loads(message["content"])
-    assert message["isError"] is True
-    assert (error["kind"], error["toolName"]) == ("execution", "give")
-    assert len(ran) == 1
+    for message in await bench.results():
+        error = json.loads(message["content"])
+        assert message["isError"] is True
+        assert (error["kind"], error["toolName"]) == ("execution", "give")
+        assert "which JSON cannot hold" in error["message"]
+    assert sorted(ran) == sorted(UNHOLDABLE)
 
 
 class EvilError(Exception):
