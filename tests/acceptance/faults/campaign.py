@@ -45,7 +45,7 @@ FAULTS_IN_A_WAVE = 5
 """No call can lose its worker more often than the run repeats it (``workflows/options.py``)."""
 
 _LINES_OF_A_RUN = 24
-_PATIENCE = 90.0
+_PATIENCE = 150.0
 _RUNNING = "RUNNING"
 
 
