@@ -28,6 +28,7 @@ from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.errors import (
     AgentDriftError,
     ApprovalNotFoundError,
+    ConfigurationError,
     LogConflictError,
     PerdureError,
     ResumeToolMissingError,
@@ -91,7 +92,12 @@ class LogWriter(Deps):
         stored = list(state.messages)
         fresh = []
         for each in given:
-            incoming = await read_input(self.store, each)
+            try:
+                incoming = await read_input(self.store, each)
+            except ConfigurationError as error:
+                # A reference to nothing, from a client of another store: no reason to fail a run.
+                _log.warning("Input was dropped: %s", error)
+                continue
             new = new_session_messages(stored, incoming, finished=False)
             stored.extend(new)
             fresh.extend(new)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
@@ -215,7 +216,16 @@ class _Opener:
         if self.agent.instructions and not has_prompt and not self.messages:
             message = {"role": "system", "content": self.agent.instructions}
             self.new.append(NewEvent(ev.SYSTEM_MESSAGE, {"message": message}))
-        self.new.extend(NewEvent(ev.USER_MESSAGE, {"message": message}) for message in added)
+            keep = 1
+        else:
+            keep = len(self.messages)
+        said = list(takewhile(lambda message: message.get("role") == "user", added))
+        self.new.extend(NewEvent(ev.USER_MESSAGE, {"message": message}) for message in said)
+        rest = added[len(said) :]
+        if rest:
+            # Turns from elsewhere: calls among them that have no result are this run's to make.
+            data = {"keep": keep + len(said), "append": rest}
+            self.new.append(NewEvent(ev.TRANSCRIPT_DELTA, data))
 
     def _plans(self) -> list[CallPlan]:
         """What is to happen with each call that has no result."""

@@ -11,6 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from perdure import Agent, tool
 from perdure.checkpoint_bridge.errors import SessionConflictError
+from perdure.checkpoint_bridge.transcript import tool_message
 from perdure.client import connect
 from perdure.testing import call
 
@@ -80,6 +81,42 @@ async def test_a_whole_conversation_as_input(bench: Bench, session: str) -> None
         outcome = await (await bench.start_plain({"agent": "agent", "input": talk})).result()
     assert (outcome["text"], outcome["steps"]) == ("New.", 1)
     assert model.requests[0].messages == talk
+
+
+@pytest.mark.parametrize("more", [[], [{"role": "user", "content": "Well?"}]])
+async def test_a_conversation_that_ends_in_calls(
+    bench: Bench, session: str, more: list[dict[str, Any]]
+) -> None:
+    """As in a stored session: those calls are made first, and nothing stands before them."""
+    made = [{**call("look"), "id": "c1"}, {**call("look"), "id": "c2"}]
+    talk: list[dict[str, Any]] = [
+        {"role": "user", "content": "Look"},
+        {"role": "assistant", "content": "", "toolCalls": made},
+        tool_message(made[1], '"old"'),
+        *more,
+    ]
+    model = bench.model("Unasked.", "Seen.")
+    agent = Agent("agent", provider=model, tools=[look], instructions="Look well.")
+    async with bench.serving(agent):
+        result = await bench.client.execute("agent", talk, session_id=session)
+    assert result.text == "Seen."
+    assert [message["content"] for message in await bench.results()] == ['"seen"', '"old"']
+    assert model.requests[0].messages[5:] == more
+    assert (await bench.client.sessions())[0].title == "Look"
+
+
+async def test_a_reference_to_nothing_does_not_end_a_run(bench: Bench, session: str) -> None:
+    model = bench.model("One.", "Two.")
+    gate = model.gate(1)
+    async with bench.serving(Agent("agent", provider=model)):
+        handle = await bench.client.start("agent", "a", session_id=session)
+        await gate.reached()
+        await bench.workflow().execute_update("send_input", {"input_ref": "0" * 64})
+        await bench.client.start("agent", "b", session_id=session)
+        gate.open()
+        result = await handle.result()
+    assert result.text == "Two."
+    assert [m.text for m in result.messages] == ["a", "One.", "b", "Two."]
 
 
 BAD: dict[str, tuple[Any, str, str]] = {
