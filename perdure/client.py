@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import uuid
@@ -20,18 +21,22 @@ from perdure.checkpoint_bridge.errors import (
     SessionIdInvalidError,
 )
 from perdure.checkpoint_bridge.fork import UNSET, ForkPatch
+from perdure.checkpoint_bridge.mirror import mirroring
 from perdure.checkpoint_bridge.sql_store import SqlStore, session_not_found
 from perdure.checkpoint_bridge.transcript import input_messages
 from perdure.client_approvals import ClientApprovals
 from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal, rpc_failure
+from perdure.foreign import ForeignSessions
 from perdure.results import Fork, RunResult, SessionInfo
 from perdure.run_handle import RunHandle, run_error
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
     from typing import Self
 
+    from perdure.checkpoint_bridge.addresses import Targets
     from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry
+    from perdure.checkpoint_bridge.mirror import Mirror
     from perdure.checkpoint_bridge.sessions import SessionRow
 
 _CALLER_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -57,6 +62,8 @@ class Client:
         *,
         task_queue: str = DEFAULT_TASK_QUEUE,
         workflow_id_prefix: str = "",
+        mirrors: Sequence[Mirror] = (),
+        resources: contextlib.AsyncExitStack | None = None,
     ) -> None:
         self.temporal = temporal
         """The Temporal client, for whatever else Temporal can do."""
@@ -64,6 +71,10 @@ class Client:
         self.task_queue = task_queue
         self.workflow_id_prefix = workflow_id_prefix
         self.approvals = ClientApprovals(self)
+        self.mirrors = tuple(mirrors)
+        """What this client writes saves to, unless a worker does."""
+        self._foreign = ForeignSessions(store, self.mirrors)
+        self._resources = resources or contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         return self
@@ -72,7 +83,8 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Close the store's connections. Runs go on."""
+        """Let the mirrors catch up for a moment, and close all connections. Runs go on."""
+        await self._resources.aclose()
         await self.store.close()
 
     # -- runs --------------------------------------------------------------------------------
@@ -146,6 +158,8 @@ class Client:
     async def resume(self, session_id: str) -> RunResult | None:
         """Finish an unfinished run, and wait for its end or pause.
 
+        A session that only a mirror holds is imported first.
+
         Returns:
             The result; ``None`` when nothing is pending.
 
@@ -154,6 +168,8 @@ class Client:
             PerdureError: the run failed again.
         """
         row = await self.store.session(session_id)
+        if row is None:
+            row = await self._foreign.bring(session_id, needed=True)
         if row is None or row.status in ("finished", "cleared"):
             return None
         await self._refuse_while_waiting(row)
@@ -253,6 +269,9 @@ class Client:
     async def _known(self, session_id: str) -> SessionRow | None:
         """The stored session; an id that is not stored must be one that callers may choose."""
         row = await self.store.session(session_id) if isinstance(session_id, str) else None
+        if row is None and isinstance(session_id, str):
+            # A mirror that is down stops no run; it does not write over what it holds itself.
+            row = await self._foreign.bring(session_id, needed=False)
         if row is None:
             check_session_id(session_id)
         return row
@@ -261,7 +280,8 @@ class Client:
         if row.status != "awaiting-approval" or row.approval_id is None:
             return
         approval = await self.store.approval(row.approval_id)
-        if approval is not None and approval.decided_at is not None:
+        # A pause that came from outside without its approval is one that nobody can decide.
+        if approval is None or approval.decided_at is not None:
             return
         msg = (
             f"Session {row.session_id!r} waits for approval {row.approval_id}; "
@@ -360,20 +380,24 @@ class _Connecting:
         options = dict(self._options)
         store, temporal = options.pop("store"), options.pop("temporal")
         namespace, create = options.pop("namespace"), options.pop("create")
+        mirror = options.pop("mirror")
         sessions = SqlStore(store, create=create) if isinstance(store, str) else store
+        resources = contextlib.AsyncExitStack()
         await sessions.open()
         try:
             if not isinstance(temporal, TemporalClient):
                 temporal = await connect_temporal(temporal, namespace)
+            mirrors = await resources.enter_async_context(mirroring(sessions, mirror))
         except BaseException:
             await sessions.close()
             raise
-        return Client(temporal, sessions, **options)
+        return Client(temporal, sessions, mirrors=mirrors, resources=resources, **options)
 
 
 def connect(
     store: str | SqlStore = "sqlite:///perdure.db",
     *,
+    mirror: Targets = None,
     temporal: str | TemporalClient | None = None,
     namespace: str | None = None,
     task_queue: str = DEFAULT_TASK_QUEUE,
@@ -384,6 +408,10 @@ def connect(
 
     Args:
         store: ``sqlite:///FILE`` or ``postgresql://…``, the same as the workers'; or a store.
+        mirror: a store in the documented format that gets every save, or its address
+            (``lousho-sqlite:FILE``, ``lousho-files:DIRECTORY``, ``sqlite:///FILE``,
+            ``postgresql://…``), or a list of them. Sessions that only it holds are imported when
+            they are opened.
         temporal: ``HOST:PORT`` or a connected Temporal client; default: temporalio's environment
             configuration (``TEMPORAL_ADDRESS``, TLS, API key, profiles).
         namespace: the Temporal namespace, with an address.
@@ -399,6 +427,7 @@ def connect(
     return _Connecting(
         {
             "store": store,
+            "mirror": mirror,
             "temporal": temporal,
             "namespace": namespace,
             "task_queue": task_queue,

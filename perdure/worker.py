@@ -17,6 +17,7 @@ from perdure.activities.opening import Opening
 from perdure.activities.providers.registry import aclose_providers
 from perdure.activities.tool_call import ToolCall
 from perdure.checkpoint_bridge.errors import ConfigurationError
+from perdure.checkpoint_bridge.mirror import mirroring
 from perdure.checkpoint_bridge.sql_store import SqlStore
 from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal
 from perdure.workflows.agent_workflow import AgentWorkflow
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
     from perdure.agent import Agent
+    from perdure.checkpoint_bridge.addresses import Targets
 
 GRACEFUL_SHUTDOWN = timedelta(seconds=10)
 """How long a worker that was told to stop lets its calls finish."""
@@ -86,6 +88,7 @@ async def serving(
     store: SqlStore,
     *,
     task_queue: str = DEFAULT_TASK_QUEUE,
+    mirrors: Targets = None,
     **options: Any,
 ) -> AsyncIterator[Worker]:
     """Serve agents while the block runs; at its end calls in flight may finish.
@@ -95,6 +98,7 @@ async def serving(
         agents: who is served, by name.
         store: where the sessions are; it is opened here.
         task_queue: where runs of these agents are started.
+        mirrors: stores in the documented format, or their addresses, that get every save.
         **options: further options of :class:`temporalio.worker.Worker`.
 
     Raises:
@@ -121,7 +125,8 @@ async def serving(
         **settings,
     )
     try:
-        async with worker:
+        # Around the worker: what its last calls save is mirrored too.
+        async with mirroring(store, mirrors), worker:
             yield worker
     finally:
         await aclose_providers()
@@ -136,6 +141,7 @@ async def run_worker(
     temporal: str | Client | None = None,
     namespace: str | None = None,
     task_queue: str = DEFAULT_TASK_QUEUE,
+    mirrors: Targets = None,
 ) -> None:
     """Serve agents until this is cancelled.
 
@@ -145,6 +151,7 @@ async def run_worker(
         temporal: ``HOST:PORT`` or a connected client; default: the environment's configuration.
         namespace: the Temporal namespace, with an address.
         task_queue: where runs of these agents are started.
+        mirrors: stores in the documented format, or their addresses, that get every save.
 
     Raises:
         ConfigurationError: there is no agent, two have one name, or an address is wrong.
@@ -155,7 +162,7 @@ async def run_worker(
     if temporal is None or isinstance(temporal, str):
         temporal = await connect_temporal(temporal, namespace)
     try:
-        async with serving(temporal, agents, sessions, task_queue=task_queue):
+        async with serving(temporal, agents, sessions, task_queue=task_queue, mirrors=mirrors):
             await asyncio.Event().wait()
     finally:
         if isinstance(store, str):
