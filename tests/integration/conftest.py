@@ -78,7 +78,8 @@ def postgres_url(postgres_server: Callable[[str], str], postgres_template: str) 
 def _database(server: Callable[[str], str], template: str) -> Iterator[str]:
     name = f"test_{uuid.uuid4().hex}"
     with psycopg.connect(server("postgres"), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        # Copying files is twice as fast as writing them to the log first.
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
         yield server(name)
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
