@@ -21,6 +21,9 @@ UPDATE_RESOLVE = "resolve_approval_now"
 UPDATE_INPUT = "send_input"
 QUERY_STATE = "state"
 
+OPENING = "opening"
+"""Status in the query's answer before the run has read its session."""
+
 ACTIVITY_OPEN = "open_run"
 ACTIVITY_APPEND = "append_log"
 ACTIVITY_MODEL = "call_model"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.wire import UPDATE_RESOLVE
+from perdure.activities.wire import SIGNAL_RESOLVE, UPDATE_RESOLVE
 from perdure.checkpoint_bridge.errors import (
     ApprovalDecidedError,
     ApprovalNotFoundError,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _TRIES = 50
 _PAUSE = 0.1
+_UPDATE_SECONDS = 10.0
 
 
 class ClientApprovals:
@@ -91,7 +92,13 @@ class ClientApprovals:
                 self._client.workflow_id_prefix + row.session_id
             )
             try:
-                await workflow.execute_update(UPDATE_RESOLVE, decision)
+                await asyncio.wait_for(
+                    workflow.execute_update(UPDATE_RESOLVE, decision), _UPDATE_SECONDS
+                )
+            except TimeoutError:
+                # No worker answers. A signal waits for one; if both arrive, the first counts.
+                await workflow.signal(SIGNAL_RESOLVE, decision)
+                return handle
             except WorkflowUpdateFailedError as error:
                 failure = run_error(error.cause)
                 # It is in the store, so the run is about to wait for it.

@@ -15,9 +15,14 @@ from temporalio.exceptions import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.wire import QUERY_STATE
+from perdure.activities.wire import OPENING, QUERY_STATE
 from perdure.checkpoint_bridge.checkpoint import Checkpoint
-from perdure.checkpoint_bridge.errors import PerdureError, RunFailedError, error_from_wire
+from perdure.checkpoint_bridge.errors import (
+    ConfigurationError,
+    PerdureError,
+    RunFailedError,
+    error_from_wire,
+)
 from perdure.checkpoint_bridge.events import AWAITING_APPROVAL
 from perdure.connection import rpc_failure
 from perdure.results import RunResult, result_of
@@ -31,6 +36,7 @@ ABORTED = "aborted"
 
 _FIRST_LOOK = 0.02
 _LOOK_EVERY = 0.5
+_STORE_AFTER = 5.0
 
 
 class RunHandle:
@@ -68,12 +74,17 @@ class RunHandle:
             when the run was cancelled, terminated or timed out.
 
         Raises:
+            ConfigurationError: the worker keeps the session in another store.
             PerdureError: the run failed; its session can be resumed.
         """
         end = asyncio.ensure_future(self._workflow.result())
         wait = _FIRST_LOOK
+        look_at_store = asyncio.get_running_loop().time() + _STORE_AFTER
         try:
             while not end.done():
+                if asyncio.get_running_loop().time() > look_at_store:
+                    await self._check_store()
+                    look_at_store = float("inf")
                 paused = None if self._cancelled else await self._paused(after_approval)
                 if paused is not None:
                     return paused
@@ -134,8 +145,29 @@ class RunHandle:
             return await self._from_store(ABORTED)
         raise run_error(cause) from cause
 
+    async def _check_store(self) -> None:
+        """Notice a worker that uses another store: waiting for it here would never end."""
+        if await self._store.session(self.session_id) is not None:
+            return
+        try:
+            state = await asyncio.wait_for(self.state(), _STORE_AFTER)
+        except (PerdureError, TimeoutError):
+            return
+        if state["status"] != OPENING and await self._store.session(self.session_id) is None:
+            raise self._other_store()
+
+    def _other_store(self) -> ConfigurationError:
+        msg = (
+            f"The run of session {self.session_id!r} is not in {self._store.database}: "
+            "its worker uses another store."
+        )
+        hint = "Give client and workers the same store."
+        return ConfigurationError(msg, field="store", hint=hint)
+
     async def _from_store(self, finish_reason: str | None = None) -> RunResult:
         checkpoint = await self._store.load(self.session_id)
+        if checkpoint is None and finish_reason is None:
+            raise self._other_store()
         if checkpoint is None:
             checkpoint = Checkpoint.from_json({"sessionId": self.session_id})
         return result_of(checkpoint, self.run_id, finish_reason)

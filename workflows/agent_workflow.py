@@ -13,6 +13,7 @@ from perdure.activities.wire import (
     ACTIVITY_CLOSE,
     ACTIVITY_OPEN,
     INPUT_REF,
+    OPENING,
     QUERY_STATE,
     SIGNAL_RESOLVE,
     UPDATE_INPUT,
@@ -246,7 +247,7 @@ class AgentWorkflow:
         """Status, step, what waits, usage and the last text; bounded in size."""
         loop = self._loop
         if loop is None:
-            return {"status": "opening", "problem": self._problem}
+            return {"status": OPENING, "problem": self._problem}
         waiting = loop.approvals.waiting
         status = "running"
         if loop.finish_reason:
