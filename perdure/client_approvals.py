@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from temporalio.client import WorkflowUpdateFailedError
+from temporalio.client import (
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.wire import SIGNAL_RESOLVE, UPDATE_RESOLVE
@@ -95,7 +98,7 @@ class ClientApprovals:
                 await asyncio.wait_for(
                     workflow.execute_update(UPDATE_RESOLVE, decision), _UPDATE_SECONDS
                 )
-            except TimeoutError:
+            except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
                 # No worker answers. A signal waits for one; if both arrive, the first counts.
                 await workflow.signal(SIGNAL_RESOLVE, decision)
                 return handle
