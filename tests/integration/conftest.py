@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
+import subprocess
+import sys
 import tempfile
 import uuid
 import warnings
@@ -20,6 +21,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+# Waits until the test run is over, however it ends, then stops the server that it finds (SIGINT is
+# PostgreSQL's fast shutdown) and removes its folder. A run that is killed leaves nothing behind.
+_WATCHER = """
+import os, pathlib, shutil, signal, sys, time
+sys.stdin.read()
+folder = pathlib.Path(sys.argv[1])
+running = folder / "data" / "postmaster.pid"
+if running.exists():
+    os.kill(int(running.read_text().splitlines()[0]), signal.SIGINT)
+for _ in range(100):
+    if not running.exists():
+        break
+    time.sleep(0.1)
+shutil.rmtree(folder, ignore_errors=True)
+"""
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Callable[[str], str]]:
     """A PostgreSQL server for the whole run; gives the address of a database in it.
@@ -32,6 +50,9 @@ def postgres_server() -> Iterator[Callable[[str], str]]:
     # Not in pytest's folder: a socket's path is short, and others must be able to get there.
     folder = Path(tempfile.mkdtemp(prefix="perdure-pg-"))
     server = get_server(folder / "data", cleanup_mode="delete")
+    watcher = subprocess.Popen(
+        [sys.executable, "-c", _WATCHER, str(folder)], stdin=subprocess.PIPE, start_new_session=True
+    )
 
     def address(database: str) -> str:
         return f"postgresql://postgres@/{database}?host={server.get_postmaster_info().socket_dir}"
@@ -44,7 +65,7 @@ def postgres_server() -> Iterator[Callable[[str], str]]:
         yield address
     finally:
         server.cleanup()
-        shutil.rmtree(folder, ignore_errors=True)
+        watcher.communicate()
 
 
 @pytest.fixture(scope="session")
