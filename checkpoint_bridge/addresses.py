@@ -11,7 +11,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perdure.checkpoint_bridge.errors import ConfigurationError
+from perdure.checkpoint_bridge.errors import ConfigurationError, StorageError
 from perdure.checkpoint_bridge.lousho_files import LoushoFileStore
 from perdure.checkpoint_bridge.lousho_sqlite import LoushoSqliteStore
 from perdure.checkpoint_bridge.sql_store import SqlStore
@@ -45,6 +45,7 @@ def open_address(address: str, *, create: bool = True, field: str = "mirror") ->
 
     Raises:
         ConfigurationError: it is none of these forms.
+        StorageError: there is no such directory, and it is not to be made.
     """
     scheme, colon, path = address.partition(":")
     if scheme in (_SQLITE, _FILES) and colon:
@@ -55,7 +56,11 @@ def open_address(address: str, *, create: bool = True, field: str = "mirror") ->
             return LoushoSqliteStore(
                 Path(path).absolute(), create=create, busy_seconds=_BUSY_SECONDS
             )
-        return LoushoFileStore(Path(path).absolute())
+        directory = Path(path).absolute()
+        if not create and not directory.is_dir():
+            msg = f"There is no directory {directory}."
+            raise StorageError(msg, hint="Check the address.")
+        return LoushoFileStore(directory)
     if "://" not in address:
         msg = f"{address!r} is not the address of a store; use {FORMS}."
         raise ConfigurationError(msg, field=field)

@@ -143,7 +143,9 @@ async def _import(
     newest = saves[-1].record
     if approvals is None and newest.get("status") == ev.AWAITING_APPROVAL:
         approvals = await source.pending_approvals() if isinstance(source, ApprovalStore) else []
-    waits = _Pause.of(newest, approvals or ())
+    waits = _Pause.of(newest, approvals or (), session_id)
+    if waits is not None and await store.approval(waits.approval_id) is not None:
+        waits = None  # the id is in use here, by another session
     try:
         await store.database.write(
             _write, session_id, agent, saves, waits, keep_saves=max(1, store.history_limit)
@@ -171,7 +173,7 @@ async def _saves(source: CheckpointStore, session_id: str, current: JsonObject) 
 
 
 def _checked(record: JsonObject, session_id: str) -> JsonObject:
-    if not isinstance(record.get("messages", []), list):
+    if not isinstance(record.get("messages") or [], list):
         msg = f"The checkpoint of session {session_id!r} is damaged: messages is no list."
         raise StorageError(msg)
     return copy_json(record)  # type: ignore[no-any-return]
@@ -216,7 +218,9 @@ class _Pause:
     not_reached: list[tuple[int, JsonObject]]
 
     @classmethod
-    def of(cls, record: JsonObject, approvals: Iterable[StoredApproval]) -> _Pause | None:
+    def of(
+        cls, record: JsonObject, approvals: Iterable[StoredApproval], session_id: str
+    ) -> _Pause | None:
         """What a checkpoint waits for, when its approval is there and is about one of its calls.
 
         A sub-agent's call is not one of them: that agent's own run is not in the checkpoint.
@@ -226,6 +230,8 @@ class _Pause:
             return None
         found = next((each for each in approvals if each.pending.id == approval_id), None)
         if found is None or found.snapshot.subagent or ev.label(approval_id, 128) != approval_id:
+            return None
+        if found.snapshot.session_id not in (None, session_id):
             return None
         calls = last_calls(record)
         open_calls = split_pending_turn(record.get("messages") or []).pending_tool_calls

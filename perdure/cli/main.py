@@ -30,7 +30,7 @@ import typer
 
 from perdure import __version__
 from perdure.checkpoint_bridge.errors import PerdureError
-from perdure.cli import changing, demo, exits, reading, running, serving
+from perdure.cli import changing, demo, exits, moving, reading, running, serving
 from perdure.cli.output import make_output_safe
 from perdure.process import run_program
 
@@ -66,6 +66,8 @@ for _panel, _name, _command in (
     (_SESSIONS, "fork", changing.fork),
     (_SESSIONS, "compare", reading.compare),
     (_SESSIONS, "export", reading.export),
+    (_SESSIONS, "import", moving.import_sessions),
+    (_SESSIONS, "mirror", moving.mirror),
     (_SESSIONS, "delete", changing.delete),
 ):
     app.command(_name, rich_help_panel=_panel)(_command)

@@ -64,6 +64,18 @@ TaskQueueOption = Annotated[
         rich_help_panel=_WHERE,
     ),
 ]
+MirrorOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mirror",
+        envvar="PERDURE_MIRROR",
+        metavar="ADDRESS",
+        help="A store that gets every save: lousho-sqlite:FILE, lousho-files:DIRECTORY, or the "
+        "URL of another store of ours. Repeatable.",
+        show_default=False,
+        rich_help_panel=_WHERE,
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print strict JSON.")]
 SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="A session's id.")]
 TimeoutOption = Annotated[
@@ -88,6 +100,7 @@ class Where:
     temporal: str | None = None
     namespace: str | None = None
     task_queue: str = DEFAULT_TASK_QUEUE
+    mirrors: tuple[str, ...] = ()
 
     def open_store(self, *, create: bool = False) -> SqlStore:
         """The store, not opened yet.
@@ -115,6 +128,8 @@ class Where:
                 options += ["--namespace", self.namespace]
             if self.task_queue != os.environ.get("PERDURE_TASK_QUEUE", DEFAULT_TASK_QUEUE):
                 options += ["--task-queue", self.task_queue]
+            if self.mirrors != tuple(os.environ.get("PERDURE_MIRROR", "").split()):
+                options += [word for each in self.mirrors for word in ("--mirror", each)]
         return shlex.join(["perdure", *words, *options])
 
 

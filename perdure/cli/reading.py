@@ -18,6 +18,7 @@ from perdure.cli.options import (
     Where,
 )
 from perdure.cli.output import note, print_json, show
+from perdure.cli.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -188,9 +189,26 @@ def export(
     whole_history: Annotated[
         bool, typer.Option("--history", help="All saves that are kept, newest first.")
     ] = False,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Write it to lousho-sqlite:FILE, lousho-files:DIRECTORY or another store instead.",
+            show_default=False,
+        ),
+    ] = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> int:
-    """Print a session's checkpoint as JSON of the documented format."""
+    """Print a session's checkpoint as JSON of the documented format, or write it to a store.
+
+    With --to, all saves that are kept go there, and only those that are not there yet.
+    """
+    if to is not None:
+        from perdure.cli.moving import export_to
+
+        written = asyncio.run(export_to(Where(store), session, to))
+        note(f"{count(written, 'save')} of {session} written to {to}")
+        return exits.DONE
 
     async def read(opened: SqlStore) -> Any:
         await _session(opened, session)

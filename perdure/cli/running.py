@@ -21,6 +21,7 @@ from perdure.cli.options import (
     DEFAULT_TASK_QUEUE,
     MAX_COUNT,
     JsonOption,
+    MirrorOption,
     NamespaceOption,
     NoWaitOption,
     SessionArgument,
@@ -85,13 +86,14 @@ def run(
     temporal: TemporalOption = None,
     namespace: NamespaceOption = None,
     task_queue: TaskQueueOption = DEFAULT_TASK_QUEUE,
+    mirrors: MirrorOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Run an agent on a prompt, and print its answer or what it waits for.
 
     On a session that exists, the prompt continues its conversation.
     """
-    where = Where(store, temporal, namespace, task_queue)
+    where = Where(store, temporal, namespace, task_queue, tuple(mirrors or ()))
     seconds_option("--timeout", timeout)
     if session_id is None:
         session_id = str(uuid.uuid4())
@@ -124,10 +126,11 @@ def resume(
     temporal: TemporalOption = None,
     namespace: NamespaceOption = None,
     task_queue: TaskQueueOption = DEFAULT_TASK_QUEUE,
+    mirrors: MirrorOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Finish a run that was interrupted, start a fork, or wait for a run that goes on."""
-    where = Where(store, temporal, namespace, task_queue)
+    where = Where(store, temporal, namespace, task_queue, tuple(mirrors or ()))
     seconds_option("--timeout", timeout)
     running = _Running(where, f"{session} is at work", timeout=timeout, as_json=as_json)
     return _run(running.resume(session))
@@ -243,7 +246,7 @@ class _Running:
         from perdure.checkpoint_bridge.sql_store import session_not_found
 
         async with connected(self.where) as client:
-            if await client.store.session(session_id) is None:
+            if not client.mirrors and await client.store.session(session_id) is None:
                 raise session_not_found(session_id)
             try:
                 result = await self._wait(client.resume(session_id), client, session_id)
@@ -254,6 +257,8 @@ class _Running:
                 raise
             if result is not None:
                 return await self._ended(client, result)
+            if await client.store.session(session_id) is None:
+                raise session_not_found(session_id)
         if self.as_json:
             print_json(None)
         note(f"Nothing to resume: session {session_id} is finished.")
@@ -386,7 +391,9 @@ async def connected(where: Where, *, create: bool = False) -> AsyncIterator[Clie
 
     try:
         temporal = await connect_temporal(where.temporal, where.namespace)
-        async with connect(store, temporal=temporal, task_queue=where.task_queue) as client:
+        async with connect(
+            store, mirror=where.mirrors, temporal=temporal, task_queue=where.task_queue
+        ) as client:
             yield client
     finally:
         await store.close()

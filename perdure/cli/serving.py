@@ -17,6 +17,7 @@ from perdure.cli.loading import load_agents
 from perdure.cli.options import (
     DEFAULT_STORE,
     DEFAULT_TASK_QUEUE,
+    MirrorOption,
     NamespaceOption,
     StoreOption,
     TaskQueueOption,
@@ -62,6 +63,7 @@ def worker(
     temporal: TemporalOption = None,
     namespace: NamespaceOption = None,
     task_queue: TaskQueueOption = DEFAULT_TASK_QUEUE,
+    mirrors: MirrorOption = None,
     log_level: LogLevelOption = "info",
     show_traceback: TracebackOption = False,
 ) -> int:
@@ -71,7 +73,7 @@ def worker(
     """
     set_up_logs(log_level)
     agents = load_agents(app, show_traceback=show_traceback)
-    asyncio.run(_work(agents, Where(store, temporal, namespace, task_queue)))
+    asyncio.run(_work(agents, Where(store, temporal, namespace, task_queue, tuple(mirrors or ()))))
     return exits.DONE
 
 
@@ -83,6 +85,7 @@ def dev(
     ] = False,
     store: StoreOption = DEFAULT_STORE,
     task_queue: TaskQueueOption = DEFAULT_TASK_QUEUE,
+    mirrors: MirrorOption = None,
     log_level: LogLevelOption = "info",
     show_traceback: TracebackOption = False,
 ) -> int:
@@ -92,7 +95,8 @@ def dev(
     """
     set_up_logs(log_level)
     agents = load_agents(app, show_traceback=show_traceback)
-    asyncio.run(_develop(agents, Where(store, task_queue=task_queue), ephemeral=ephemeral))
+    where = Where(store, task_queue=task_queue, mirrors=tuple(mirrors or ()))
+    asyncio.run(_develop(agents, where, ephemeral=ephemeral))
     return exits.DONE
 
 
@@ -118,15 +122,23 @@ def set_up_logs(level: str) -> None:
 async def _work(agents: Sequence[Agent], where: Where) -> None:
     from perdure.connection import connect_temporal
 
-    where.open_store(create=True)  # a wrong address is told before Temporal is asked
+    _check(where)
     client = await connect_temporal(where.temporal, where.namespace)
     await _serve(client, agents, where)
+
+
+def _check(where: Where) -> None:
+    """Tell of a wrong address before Temporal is asked."""
+    from perdure.checkpoint_bridge.addresses import stores_of
+
+    where.open_store(create=True)
+    stores_of(where.mirrors)
 
 
 async def _develop(agents: Sequence[Agent], where: Where, *, ephemeral: bool) -> None:
     from perdure.connection import connect_temporal
 
-    where.open_store(create=True)
+    _check(where)
     with progress("Starting Temporal"):
         server = await _start_server(ephemeral=ephemeral)
     try:
@@ -189,7 +201,9 @@ async def _serve(client: TemporalClient, agents: Sequence[Agent], where: Where) 
     stop = _StopSignals()
     store = where.open_store(create=True)
     try:
-        async with serving(client, agents, store, task_queue=where.task_queue):
+        async with serving(
+            client, agents, store, task_queue=where.task_queue, mirrors=where.mirrors
+        ):
             log.info(
                 "Serving %s on task queue %s of Temporal at %s (namespace %s); store %s",
                 ", ".join(agent.name for agent in agents),
