@@ -28,10 +28,12 @@ if TYPE_CHECKING:
         fingerprint,
     )
     from perdure.checkpoint_bridge.fork import UNSET, ForkPatch, apply_patch
+    from perdure.checkpoint_bridge.importing import Imported, import_all, import_session
     from perdure.checkpoint_bridge.key_value import KeyValueStore
     from perdure.checkpoint_bridge.lousho_files import LoushoFileStore
     from perdure.checkpoint_bridge.lousho_sqlite import LoushoSqliteStore
     from perdure.checkpoint_bridge.messages import Message, ToolCall, text_of
+    from perdure.checkpoint_bridge.mirror import Mirror, mirroring
     from perdure.checkpoint_bridge.sql_store import MemoryStore, SqlStore
     from perdure.checkpoint_bridge.stable_json import normalize_arguments
     from perdure.checkpoint_bridge.store import (
@@ -59,11 +61,13 @@ __all__ = [
     "ExecutionSnapshot",
     "ForkPatch",
     "HistoryEntry",
+    "Imported",
     "KeyValueStore",
     "LoushoFileStore",
     "LoushoSqliteStore",
     "MemoryStore",
     "Message",
+    "Mirror",
     "PendingApproval",
     "PendingTurn",
     "RunUsage",
@@ -82,6 +86,9 @@ __all__ = [
     "fingerprint",
     "fork_session",
     "get_checkpoint_history",
+    "import_all",
+    "import_session",
+    "mirroring",
     "new_session_messages",
     "normalize_arguments",
     "split_pending_turn",
@@ -107,10 +114,12 @@ _MODULES = {
     ),
     "fingerprints": ("AgentFingerprint", "describe_drift", "drift_of", "fingerprint"),
     "fork": ("UNSET", "ForkPatch", "apply_patch"),
+    "importing": ("Imported", "import_all", "import_session"),
     "key_value": ("KeyValueStore",),
     "lousho_files": ("LoushoFileStore",),
     "lousho_sqlite": ("LoushoSqliteStore",),
     "messages": ("Message", "ToolCall", "text_of"),
+    "mirror": ("Mirror", "mirroring"),
     "sql_store": ("MemoryStore", "SqlStore"),
     "stable_json": ("normalize_arguments",),
     "store": ("CheckpointStore", "fork_session", "get_checkpoint_history"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,11 @@ from perdure.checkpoint_bridge.errors import (
 from perdure.checkpoint_bridge.event_log import read_events
 from perdure.checkpoint_bridge.events import iso
 from perdure.checkpoint_bridge.fold import SessionState
+from perdure.checkpoint_bridge.key_value import KeyValueStore
+from perdure.checkpoint_bridge.lousho_files import LoushoFileStore
+from perdure.checkpoint_bridge.lousho_sqlite import LoushoSqliteStore
 from perdure.checkpoint_bridge.snapshots import stored_approval
+from perdure.checkpoint_bridge.sql_store import SqlStore
 from perdure.checkpoint_bridge.stable_json import copy_json, json_equal
 from perdure.checkpoint_bridge.store import ApprovalStore, DatedStore, HistoryStore
 
@@ -24,11 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure.checkpoint_bridge.mirror_rows import Behind
-    from perdure.checkpoint_bridge.sql_store import SqlStore
     from perdure.checkpoint_bridge.stable_json import JsonObject
     from perdure.checkpoint_bridge.store import CheckpointStore
 
 _CACHED_LOGS = 64
+_OURS = (SqlStore, LoushoSqliteStore, LoushoFileStore, KeyValueStore)
 
 
 class Copier:
@@ -45,7 +50,10 @@ class Copier:
         Doing it again is harmless for the approvals; the caller sees to it that a save is not
         written twice.
         """
-        record = copy_json(await self.record(session, save))
+        record = await self.record(session, save)
+        if not isinstance(self.target, _OURS):
+            # It may change what it gets; a long conversation is not copied on the event loop.
+            record = await asyncio.to_thread(copy_json, record)
         if isinstance(self.target, ApprovalStore):
             # Before the checkpoint: it may never name an approval that is not there yet.
             await self._copy_approval(self.target, record, save)

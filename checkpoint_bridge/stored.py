@@ -86,7 +86,10 @@ def check_approval_id(approval_id: str) -> str:
 
 def record_text(record: Checkpoint) -> str:
     """The JSON text of a checkpoint, every key as it came."""
-    return to_stored_text(record.to_json())
+    try:
+        return to_stored_text(record.raw)
+    except TypeError:  # raw bytes and models in it: they are JSON in the copy
+        return to_stored_text(record.to_json())
 
 
 def read_object(text: str | bytes, place: str) -> JsonObject:

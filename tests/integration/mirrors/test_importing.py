@@ -21,6 +21,7 @@ from perdure.checkpoint_bridge.errors import (
     SessionNotFoundError,
     StorageError,
 )
+from perdure.checkpoint_bridge.event_log import append
 from perdure.checkpoint_bridge.importing import import_all, import_session
 
 from .conftest import OwnStore, record, texts
@@ -107,17 +108,15 @@ async def test_one_of_two_that_import_at_the_same_time_does_it(source, store_url
 
 
 async def test_a_failure_in_the_middle_leaves_nothing(source, make_target, monkeypatch):
-    from perdure.checkpoint_bridge import importing
-
     theirs = await filled(make_target("theirs"))
-    real, count = importing.append, iter(range(9))
+    count = iter(range(9))
 
     def failing(*args: Any, **options: Any) -> int:
         if next(count) == 2:
             raise StorageError("the disk is full")
-        return real(*args, **options)
+        return append(*args, **options)
 
-    monkeypatch.setattr(importing, "append", failing)
+    monkeypatch.setattr("perdure.checkpoint_bridge.importing.append", failing)
     with pytest.raises(StorageError, match="disk is full"):
         await import_session(theirs, source, "trip")
     assert await source.session("trip") is None
