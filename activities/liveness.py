@@ -32,16 +32,22 @@ async def heartbeats() -> AsyncIterator[None]:
         yield
         return
 
-    async def beat() -> None:
-        while True:
-            activity.heartbeat()
-            await asyncio.sleep(timeout.total_seconds() / 3)
+    loop = asyncio.get_running_loop()
+    every = timeout.total_seconds() / 3
 
-    task = asyncio.create_task(beat())
+    timer: asyncio.TimerHandle
+
+    def beat() -> None:
+        nonlocal timer
+        activity.heartbeat()
+        timer = loop.call_later(every, beat)
+
+    # The first one is not due at once: most calls are over before it.
+    timer = loop.call_later(every, beat)
     try:
         yield
     finally:
-        task.cancel()
+        timer.cancel()
 
 
 def kept_alive(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:

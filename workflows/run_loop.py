@@ -27,9 +27,9 @@ from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.events import NewEvent, NewSave
 from perdure.checkpoint_bridge.tool_errors import UNKNOWN_OUTCOME
 from perdure.checkpoint_bridge.tool_results import decided_result
+from perdure.workflows import options
 from perdure.workflows.approvals import Approvals, decision_of
 from perdure.workflows.options import (
-    EVENTS_PER_EXECUTION,
     HEARTBEAT,
     MODEL_RETRY,
     MODEL_TIMEOUT,
@@ -331,7 +331,7 @@ class RunLoop:
     def _is_long(self) -> bool:
         info = workflow.info()
         length = info.get_current_history_length()
-        return info.is_continue_as_new_suggested() or length > EVENTS_PER_EXECUTION
+        return info.is_continue_as_new_suggested() or length > options.EVENTS_PER_EXECUTION
 
     def _roll_over_if_long(self) -> None:
         if self._is_long():

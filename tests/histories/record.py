@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from temporalio.client import Client as TemporalClient
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 import perdure.worker
 import perdure.workflows.options
@@ -299,11 +298,6 @@ def scrubbed(value: Any) -> Any:
 
 def shorten() -> None:
     """Let executions roll over after a few events; see ``test_long_runs.py``."""
-    restrictions = perdure.worker.workflow_runner().restrictions
-    runner = SandboxedWorkflowRunner(
-        restrictions=restrictions.with_passthrough_modules("perdure.workflows.options")
-    )
-    vars(perdure.worker)["workflow_runner"] = lambda: runner
     vars(perdure.workflows.options)["EVENTS_PER_EXECUTION"] = ROLL_OVER_AFTER
 
 

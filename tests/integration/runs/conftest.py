@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from temporalio.worker import Replayer
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 import perdure.worker
 from perdure.checkpoint_bridge.sql_store import SqlStore
@@ -240,13 +239,8 @@ def session(bench: Bench) -> str:
 @pytest.fixture
 def shorten(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """From the call on, an execution rolls over after a few events instead of thousands."""
-    runner = perdure.worker.workflow_runner()
 
     def call(events: int = 60) -> None:
-        # The sandbox loads workflow modules anew, so only what is passed through can be changed.
-        restrictions = runner.restrictions.with_passthrough_modules("perdure.workflows.options")
-        short = SandboxedWorkflowRunner(restrictions=restrictions)
-        monkeypatch.setattr("perdure.worker.workflow_runner", lambda: short)
         monkeypatch.setattr("perdure.workflows.options.EVENTS_PER_EXECUTION", events)
 
     return call
