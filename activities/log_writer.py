@@ -25,6 +25,7 @@ from perdure.activities.wire import (
     InputTask,
 )
 from perdure.checkpoint_bridge import events as ev
+from perdure.checkpoint_bridge.answers import attempt_events, taken_over, unused
 from perdure.checkpoint_bridge.errors import (
     AgentDriftError,
     ApprovalNotFoundError,
@@ -189,38 +190,53 @@ class LogWriter(Deps):
         if turn is None or turn["runId"] != task.run_id:
             end = state.last_end or {}
             return CloseResult(finished=state.finished, finish_reason=end.get("finishReason", ""))
-        events = []
-        if task.reason == _ABORTED:
+        aborted = task.reason == _ABORTED
+        # At the head of the log, where the call belongs; so before anything else.
+        events, saves = await self._model_call(row.log_id, state, aborted=aborted)
+        if aborted:
             events.extend(self._close_approval(state))
             events.extend(await self._close_calls(row.log_id, state))
+        if saves and saves[-1].status == ev.FINISHED:
+            batch = Batch(
+                task.session_id, row.log_id, task.run_id, row.head, task.time_ms, events, saves
+            )
+            await self.store.append(batch)
+            return CloseResult(finished=True, finish_reason=saves[-1].finish_reason)
         fresh = await self._fresh(state, task.queued)
         events.extend(NewEvent(ev.USER_MESSAGE, {"message": message}) for message in fresh)
-        events.extend(await self._failed_attempts(row.log_id, state))
-        if state.open_step:
-            events.append(NewEvent(ev.STEP_END, {"step": state.step}))
+        if state.open_step or saves:
+            events.append(NewEvent(ev.STEP_END, {"step": state.step + len(saves)}))
         reason: dict[str, Any] = {"kind": task.reason}
         if task.error is not None:
             reason["error"] = task.error
         events.append(NewEvent(ev.TURN_END, {"turn": state.turn, "reason": reason}))
-        saves = []
-        if task.reason == _ABORTED:
+        if aborted:
             saves.append(NewSave(len(events), ev.IN_PROGRESS, _ABORTED))
         batch = Batch(
             task.session_id, row.log_id, task.run_id, row.head, task.time_ms, events, saves
         )
-        if task.reason == _ABORTED:
+        if aborted:
             await self.store.close_run(batch, _ABORTED)
         else:
             await self.store.append(batch)
         return CloseResult(finished=False)
 
-    async def _failed_attempts(self, log_id: int, state: SessionState) -> list[NewEvent]:
-        """What the model call that was in flight had cost; an answer brings its own attempts."""
+    async def _model_call(
+        self, log_id: int, state: SessionState, *, aborted: bool
+    ) -> tuple[list[NewEvent], list[NewSave]]:
+        """What the model call that was in flight came to.
+
+        An answer that the run could not use stays, so that it is not bought again; but after a
+        cancel it is only in the bill, as what failed before it is.
+        """
         effect = await self.store.effect(EffectId(log_id, state.through, MODEL_CALL))
-        if effect is None or effect.done:
-            return []
-        place = {"turn": state.turn, "step": state.step + 1}
-        return [NewEvent(ev.ASSISTANT_ATTEMPT, {**place, **each}) for each in effect.attempts]
+        if effect is None:
+            return [], []
+        step = state.step + 1
+        if effect.done and not aborted:
+            return taken_over(state.turn, step, effect)
+        attempts = [*effect.attempts, unused(effect)] if effect.done else effect.attempts
+        return attempt_events(state.turn, step, attempts), []
 
     def _close_approval(self, state: SessionState) -> list[NewEvent]:
         if state.approval is None:

@@ -22,6 +22,7 @@ from perdure.activities.wire import (
     ToolPolicy,
 )
 from perdure.checkpoint_bridge import events as ev
+from perdure.checkpoint_bridge.answers import attempt_events, taken_over
 from perdure.checkpoint_bridge.errors import (
     AgentDriftError,
     ConfigurationError,
@@ -29,9 +30,12 @@ from perdure.checkpoint_bridge.errors import (
     ResumeToolMissingError,
     SessionAwaitingApprovalError,
 )
-from perdure.checkpoint_bridge.events import NewEvent
+from perdure.checkpoint_bridge.event_log import Batch
+from perdure.checkpoint_bridge.events import NewEvent, NewSave
 from perdure.checkpoint_bridge.fingerprints import describe_drift, drift_of
 from perdure.checkpoint_bridge.fold import SessionState
+from perdure.checkpoint_bridge.ledger import MODEL_CALL, EffectId
+from perdure.checkpoint_bridge.messages import text_of
 from perdure.checkpoint_bridge.tool_results import decided_result
 from perdure.checkpoint_bridge.transcript import (
     input_messages,
@@ -45,6 +49,8 @@ if TYPE_CHECKING:
     from perdure.checkpoint_bridge.sql_store import SqlStore
 
 _OPEN_TRIES = 5
+_TAKEN_OVER_BY = "takenOverBy"
+"""In the data of a turn's end: the execution that found its answer in the ledger."""
 
 _log = logging.getLogger("perdure.runs")
 
@@ -96,6 +102,7 @@ class _Opener:
         if row is not None:
             self.log_id = row.log_id
             self.state = await self.store.state(row.log_id, row.head)
+            await self._take_answer_over()
         if (self.state.open_turn or {}).get("runId") == self.task.run_id:
             # This execution has opened the session already; its answer was lost.
             await self._find_approval()
@@ -106,7 +113,10 @@ class _Opener:
         if not finished:
             await self._resume(incoming)
         self._normalise()
-        added = self._new_messages(incoming, finished=finished)
+        # A run that its last execution left unfinished takes the same input as a retry, also when
+        # the answer that was taken over has finished it.
+        retry = (self.state.last_end or {}).get(_TAKEN_OVER_BY) == self.task.execution_id
+        added = self._new_messages(incoming, finished=finished and not retry)
         if finished and not added:
             return self._nothing_to_do()
         self._begin(fresh=finished)
@@ -121,6 +131,31 @@ class _Opener:
         )
         self.state = await self.store.state(self.log_id, head)
         return self._facts(head, fresh=finished)
+
+    async def _take_answer_over(self) -> None:
+        """Put what a lost execution's last model call came to into the log, where it belongs.
+
+        Its answer was paid for, so it is used; of one that never came, the failed attempts stay.
+        """
+        turn = self.state.open_turn
+        if turn is None or turn.get("runId") == self.task.run_id:
+            return
+        effect = await self.store.effect(EffectId(self.log_id, self.state.through, MODEL_CALL))
+        if effect is None:
+            return
+        step = self.state.step + 1
+        saves: list[NewSave] = []
+        if effect.done:
+            events, saves = taken_over(self.state.turn, step, effect)
+            if events[-1].type == ev.TURN_END:
+                events[-1].data[_TAKEN_OVER_BY] = self.task.execution_id
+        else:
+            events = attempt_events(self.state.turn, step, effect.attempts)
+        if not events:
+            return
+        head, time_ms = self.state.through, self.task.time_ms
+        batch = Batch(self.task.session_id, self.log_id, None, head, time_ms, events, saves)
+        self.state = await self.store.state(self.log_id, await self.store.append(batch))
 
     async def _resume(self, incoming: list[dict[str, Any]]) -> None:
         """Check what an unfinished run needs before anything is written."""
@@ -184,6 +219,10 @@ class _Opener:
             raise ConfigurationError(msg, field="input")
         facts = self._facts(self.state.through, fresh=False)
         facts.nothing_to_do = True
+        facts.finish_reason = str((self.state.last_end or {}).get("finishReason") or "")
+        last = self.state.messages[-1]
+        if isinstance(last, dict) and last.get("role") == "assistant":
+            facts.text = text_of(last)[: ev.INLINE_LIMIT]
         return facts
 
     def _begin(self, *, fresh: bool) -> None:

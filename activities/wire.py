@@ -120,6 +120,8 @@ class OpenRun:
     has_business_state: bool = False
     metadata: dict[str, Any] | None = None
     max_steps: int | None = None
+    execution_id: str = ""
+    """Of this execution alone, where ``run_id`` is that of all executions of the run."""
 
 
 @dataclass
@@ -140,6 +142,9 @@ class RunFacts:
     calls: list[CallPlan] = field(default_factory=list)
     nothing_to_do: bool = False
     """A finished session was opened without new input."""
+    finish_reason: str = ""
+    """How that session's last run finished, and its last answer, cut after the inline limit."""
+    text: str = ""
     input_tokens: int = 0
     output_tokens: int = 0
 

@@ -75,10 +75,10 @@ class AgentWorkflow:
         run_id = info.first_execution_run_id
         if carry is None:
             facts = await self._open(asked, run_id)
-            finish = "stop" if facts.nothing_to_do else ""
+            finish = (facts.finish_reason or "stop") if facts.nothing_to_do else ""
             given = asked.input if asked.input_ref is None else {INPUT_REF: asked.input_ref}
             inputs = [input_digest(given)] if given else []
-            carry = Carry(facts=facts, inputs=inputs, finish_reason=finish)
+            carry = Carry(facts=facts, inputs=inputs, text=facts.text, finish_reason=finish)
         loop = self._loop = RunLoop(asked.agent, asked.session_id, run_id, carry)
         try:
             await loop.run()
@@ -88,8 +88,13 @@ class AgentWorkflow:
         except (asyncio.CancelledError, ActivityError) as error:
             await self._stop(loop, error)
         self._ended = True
-        await workflow.wait_condition(workflow.all_handlers_finished)
-        leftover = await loop.leftover()
+        try:
+            leftover = await self._leftover(loop)
+        except (asyncio.CancelledError, ActivityError) as error:
+            if not is_cancelled_exception(error):
+                raise
+            # It came when there was nothing left to cancel; and it comes only once.
+            leftover = await self._leftover(loop)
         if leftover is not None:
             next_request = {"agent": asked.agent, INPUT_REF: leftover}
             if asked.workflow_id_prefix:
@@ -121,6 +126,7 @@ class AgentWorkflow:
                     has_business_state=asked.has_business_state,
                     metadata=asked.metadata,
                     max_steps=asked.max_steps,
+                    execution_id=workflow.info().run_id,
                 ),
                 result_type=RunFacts,
                 start_to_close_timeout=STORE_TIMEOUT,
@@ -129,6 +135,10 @@ class AgentWorkflow:
         except ActivityError as error:
             raise _failure(error) from error
         return facts
+
+    async def _leftover(self, loop: RunLoop) -> str | None:
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        return await loop.leftover()
 
     async def _stop(self, loop: RunLoop, error: BaseException) -> None:
         """Close what is open after a cancel or a failure, then end as what it was.
@@ -159,7 +169,6 @@ class AgentWorkflow:
         if not result.finished:
             raise error if failure is None else failure
         loop.finish_reason = result.finish_reason
-        loop.queue.clear()
 
     # -- messages ----------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from perdure.activities.wire import (
     ToolTask,
 )
 from perdure.checkpoint_bridge import events as ev
+from perdure.checkpoint_bridge.answers import TOOL_CALLS, answer_events, turn_end
 from perdure.checkpoint_bridge.events import NewEvent, NewSave
 from perdure.checkpoint_bridge.tool_errors import UNKNOWN_OUTCOME
 from perdure.checkpoint_bridge.tool_results import decided_result
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_STEPS = "max-steps"
-_TOOL_CALLS = "tool_calls"
 _ID_LENGTH = 60
 
 
@@ -126,13 +126,20 @@ class RunLoop:
         self.facts.input_tokens += int(usage.get("inputTokens") or 0)
         self.facts.output_tokens += int(usage.get("outputTokens") or 0)
         self.text = text_of(turn.content)
-        events = [
-            NewEvent(ev.ASSISTANT_ATTEMPT, {"turn": self.facts.turn, "step": step, **attempt})
-            for attempt in turn.attempts
-        ]
-        events.append(NewEvent(ev.STEP_START, {"turn": self.facts.turn, "step": step}))
-        call_seq = self.log.head + len(events)
-        events.append(_assistant(turn, self.facts.turn, step))
+        events = answer_events(
+            self.facts.turn,
+            step,
+            {
+                "model": turn.model,
+                "usage": turn.usage,
+                "finishReason": turn.finish_reason,
+                "responseId": turn.response_id,
+            },
+            message=turn.content.message,
+            ref=turn.content.ref,
+            attempts=turn.attempts,
+        )
+        call_seq = self.log.head + len(events) - 1
         if not turn.calls:
             events.append(NewEvent(ev.STEP_END, {"turn": self.facts.turn, "step": step}))
             await self._end_turn(events, turn.finish_reason)
@@ -142,7 +149,7 @@ class RunLoop:
         first = list(takewhile(_is_free, turn.calls))
         saved = len(events)
         events.extend(self._announce(first))
-        await self.log.append(events, [NewSave(saved, ev.IN_PROGRESS, _TOOL_CALLS)])
+        await self.log.append(events, [NewSave(saved, ev.IN_PROGRESS, TOOL_CALLS)])
         if first:
             await self._run_segment(first)
 
@@ -155,13 +162,7 @@ class RunLoop:
                 plan.arguments = raw
 
     async def _end_turn(self, events: list[NewEvent], finish_reason: str) -> None:
-        kind = "max-tokens" if finish_reason == "length" else "completed"
-        data = {
-            "turn": self.facts.turn,
-            "reason": {"kind": kind},
-            "finishReason": finish_reason,
-        }
-        events.append(NewEvent(ev.TURN_END, data))
+        events.append(turn_end(self.facts.turn, finish_reason))
         await self.log.append(events, [NewSave(len(events), ev.FINISHED, finish_reason)])
         self.finish_reason = finish_reason
 
@@ -264,7 +265,7 @@ class RunLoop:
             if outcome.content.message is not None:
                 data["message"] = outcome.content.message
             events.append(NewEvent(ev.TOOL_RESULT, data, ref=outcome.content.ref))
-            saves.append(NewSave(len(events), ev.IN_PROGRESS, _TOOL_CALLS))
+            saves.append(NewSave(len(events), ev.IN_PROGRESS, TOOL_CALLS))
         self.facts.calls = self.facts.calls[len(ready) :]
         if not self.facts.calls:
             data = {"turn": self.facts.turn, "step": self.facts.step}
@@ -357,18 +358,3 @@ def _activity_ids(step: int, plans: list[CallPlan]) -> list[str]:
         name = f"tool-{step}-{plan.call_id[:_ID_LENGTH]}"
         ids.append(name if name not in ids else f"{name}-{plan.index}")
     return ids
-
-
-def _assistant(turn: ModelTurn, number: int, step: int) -> NewEvent:
-    data: dict[str, Any] = {
-        "turn": number,
-        "step": step,
-        "model": turn.model,
-        "usage": turn.usage,
-        "finishReason": turn.finish_reason,
-    }
-    if turn.response_id is not None:
-        data["responseId"] = turn.response_id
-    if turn.content.message is not None:
-        data["message"] = turn.content.message
-    return NewEvent(ev.ASSISTANT_MESSAGE, data, ref=turn.content.ref)

@@ -1,0 +1,163 @@
+"""An answer that a provider gave is paid for: it is used, or at least in the bill."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from perdure import Agent, tool
+from perdure.activities import model_call
+from perdure.checkpoint_bridge.errors import RateLimitedError
+from perdure.checkpoint_bridge.ledger import MODEL_CALL, EffectId
+from perdure.testing import attempts, call
+
+if TYPE_CHECKING:
+    from tests.integration.runs.conftest import Bench, Gate
+
+
+@tool(read_only=True)
+def look() -> str:
+    return "seen"
+
+
+async def terminated_while_it_answers(bench: Bench, gate: Gate, *, stored: bool = True) -> None:
+    """Terminate the run while the model answers; its answer then reaches the ledger alone."""
+    await bench.client.start("agent", "Go", session_id=bench.session)
+    await gate.reached()
+    row = await bench.store.session(bench.session)
+    assert row is not None
+    await bench.workflow().terminate()
+    if not stored:
+        return
+    gate.open()
+
+    async def is_stored() -> bool:
+        effect = await bench.store.effect(EffectId(row.log_id, row.head, MODEL_CALL))
+        return effect is not None and effect.done
+
+    await bench.until(is_stored)
+
+
+@pytest.mark.parametrize("text", ["Done.", "x" * 10_000])
+@pytest.mark.parametrize("again", ["resume", "the same input"])
+async def test_an_answer_ends_the_run(bench: Bench, session: str, text: str, again: str) -> None:
+    model = bench.model([call("look")], text)
+    async with bench.serving(Agent("agent", provider=model, tools=[look])):
+        await terminated_while_it_answers(bench, model.gate(2))
+        if again == "resume":
+            result = await bench.client.resume(session)
+            assert result is not None
+        else:
+            result = await bench.client.execute("agent", "Go", session_id=session)
+        outcome = await bench.workflow().result()
+    assert len(model.requests) == 2
+    assert (result.text, result.steps, result.finish_reason) == (text, 2, "stop")
+    assert (outcome["text"], outcome["steps"]) == (text[:4096], 2)
+    assert [message.role for message in result.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    assert result.usage.to_json()["modelCalls"] == 2
+    assert await bench.saves() == [
+        (1, "in-progress", "tool_calls", 2),
+        (1, "in-progress", "tool_calls", 3),
+        (2, "finished", "stop", 4),
+    ]
+
+
+async def test_its_calls_are_made(bench: Bench, session: str) -> None:
+    model = bench.model([call("look"), call("look")], "Done.")
+    async with bench.serving(Agent("agent", provider=model, tools=[look])):
+        await terminated_while_it_answers(bench, model.gate(1))
+        result = await bench.client.resume(session)
+    assert result is not None
+    assert len(model.requests) == 2
+    assert (result.text, result.steps) == ("Done.", 2)
+    assert len(await bench.results()) == 2
+
+
+async def test_new_input_comes_after_it(bench: Bench, session: str) -> None:
+    model = bench.model("One.", "Two.")
+    async with bench.serving(Agent("agent", provider=model)):
+        await terminated_while_it_answers(bench, model.gate(1))
+        result = await bench.client.execute("agent", "And more", session_id=session)
+    assert [message.text for message in result.messages] == ["Go", "One.", "And more", "Two."]
+    # The first run has ended, so this is one of its own.
+    assert result.steps == 1
+    assert len(model.requests) == 2
+
+
+async def test_the_failed_attempts_of_a_call_that_was_lost_are_kept(
+    bench: Bench, session: str
+) -> None:
+    limited = RateLimitedError("slow down", retryable=True, retry_after=60)
+    model = bench.model(attempts(limited, "Done."))
+    async with bench.serving(Agent("agent", provider=model)):
+        await bench.client.start("agent", "Go", session_id=session)
+
+        async def noted() -> bool:
+            row = await bench.store.session(session)
+            if row is None:
+                return False
+            effect = await bench.store.effect(EffectId(row.log_id, row.head, MODEL_CALL))
+            return effect is not None and bool(effect.attempts)
+
+        await bench.until(noted)
+        await bench.workflow().terminate()
+        await bench.client.resume(session)
+    (event,) = await bench.events("assistant/attempt")
+    assert event.data["error"]["message"] == "slow down"
+
+
+async def test_a_cancel_keeps_it_in_the_bill(
+    bench: Bench, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came in the instant of the cancel: no transcript has it, and the log has its usage."""
+    model = bench.model([call("look")], "Done.")
+    held = bench.gate()
+    agent = Agent("agent", provider=model, tools=[look])
+    real = model_call.until_stored
+
+    async def then_hold(use: Any) -> Any:
+        stored = await real(use)
+        if getattr(stored, "done", False):
+            await held.hold()
+        return stored
+
+    monkeypatch.setattr(model_call, "until_stored", then_hold)
+    async with bench.serving(agent):
+        handle = await bench.client.start("agent", "Go", session_id=session)
+        await held.reached()
+        await handle.cancel()
+        assert (await handle.result()).finish_reason == "aborted"
+        held.open()
+        (event,) = await bench.events("assistant/attempt")
+        assert event.data["usage"]["inputTokens"] == 100
+        assert event.data["model"] == "scripted"
+        result = await bench.client.resume(session)
+    assert result is not None
+    assert [message.role for message in result.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    assert result.usage.to_json()["inputTokens"] == 200
+
+
+async def test_a_worker_that_fails_behind_it_does_not_lose_it(
+    bench: Bench, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = bench.model("Done.")
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("perdure.activities.model_call._turn", broken)
+    async with bench.serving(Agent("agent", provider=model)):
+        result = await bench.client.execute("agent", "Go", session_id=session)
+    assert (result.text, result.finish_reason) == ("Done.", "stop")
+    assert len(model.requests) == 1
