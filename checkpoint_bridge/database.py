@@ -226,20 +226,37 @@ class _Sqlite:
         # What is in memory is in one connection, so its readers wait for the writer too.
         self._read_threads = self._write_thread if in_memory else threads(_READERS)
         self._read_engine = self._write_engine if in_memory else _sqlite_engine(url, "BEGIN")
+        self._mine = threading.local()
+        self._held: set[Connection] = set()
 
     async def run(self, use: Callable[[Connection], R], *, write: bool) -> R:
-        engine = self._write_engine if write else self._read_engine
         threads = self._write_thread if write else self._read_threads
+        engine = self._write_engine if write else self._read_engine
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(threads, self._transaction, engine, use)
 
-        def transaction() -> R:
-            with engine.begin() as connection:
+    def _transaction(self, engine: Engine, use: Callable[[Connection], R]) -> R:
+        """Each thread holds its connection: taking one from the pool costs a transaction's time."""
+        connection: Connection | None = getattr(self._mine, "connection", None)
+        if connection is None:
+            connection = self._mine.connection = engine.connect()
+            self._held.add(connection)
+        try:
+            with connection.begin():
                 return use(connection)
-
-        return await asyncio.get_running_loop().run_in_executor(threads, transaction)
+        except SQLAlchemyError:
+            # Perhaps it is the connection that is broken; the next transaction has a new one.
+            self._mine.connection = None
+            self._held.discard(connection)
+            with contextlib.suppress(SQLAlchemyError):
+                connection.close()
+            raise
 
     async def close(self) -> None:
         for threads in (self._write_thread, self._read_threads):
             await asyncio.to_thread(threads.shutdown)
+        for connection in self._held:
+            connection.close()
         self._write_engine.dispose()
         self._read_engine.dispose()
 
