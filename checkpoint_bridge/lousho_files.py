@@ -28,7 +28,7 @@ from perdure.checkpoint_bridge.stored import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["LoushoFileStore"]
 
@@ -72,17 +72,20 @@ class LoushoFileStore:
 
     async def save_at(self, session_id: str, checkpoint: Checkpoint, saved_at_ms: int) -> None:
         """As :meth:`save`, with the time that the save had where it comes from."""
+        await self.save_all(session_id, [(checkpoint, saved_at_ms)])
+
+    async def save_all(self, session_id: str, saves: Sequence[tuple[Checkpoint, int]]) -> None:
+        """Several saves, oldest first; the history is written once."""
         check_checkpoint_id(session_id)
         async with self._turn:
-            await asyncio.to_thread(self._save, session_id, checkpoint, saved_at_ms, overwrite=True)
+            await asyncio.to_thread(self._save, session_id, saves, overwrite=True)
 
     async def create(self, session_id: str, checkpoint: Checkpoint) -> bool:
         """Save, unless the session has a checkpoint; returns whether it was saved."""
         check_checkpoint_id(session_id)
         async with self._turn:
-            return await asyncio.to_thread(
-                self._save, session_id, checkpoint, now_ms(), overwrite=False
-            )
+            saves = [(checkpoint, now_ms())]
+            return await asyncio.to_thread(self._save, session_id, saves, overwrite=False)
 
     async def load(self, session_id: str) -> Checkpoint | None:
         """The session's checkpoint, or ``None``.
@@ -164,15 +167,14 @@ class LoushoFileStore:
         return self.directory / "approvals" / f"{approval_id}.json"
 
     def _save(
-        self, session_id: str, checkpoint: Checkpoint, time_ms: int, *, overwrite: bool
+        self, session_id: str, saves: Sequence[tuple[Checkpoint, int]], *, overwrite: bool
     ) -> bool:
-        record = checkpoint.to_json()
-        path = self._checkpoint(session_id)
-        if not _write(path, record_text(checkpoint), overwrite=overwrite):
+        newest, _ = saves[-1]
+        if not _write(self._checkpoint(session_id), record_text(newest), overwrite=overwrite):
             return False
         if self.history_limit:
-            entries = [*self._entries(session_id), entry_record(record, time_ms)]
-            kept = entries[-self.history_limit :]
+            new = [entry_record(each.to_json(), time_ms) for each, time_ms in saves]
+            kept = [*self._entries(session_id), *new][-self.history_limit :]
             _write(self._history(session_id), to_stored_text(kept), overwrite=True)
         return True
 

@@ -43,7 +43,7 @@ from perdure.checkpoint_bridge.stored import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import timedelta
     from typing import Self
 
@@ -213,10 +213,17 @@ class LoushoSqliteStore:
 
     async def save_at(self, session_id: str, checkpoint: Checkpoint, saved_at_ms: int) -> None:
         """As :meth:`save`, with the time that the save had where it comes from."""
+        await self.save_all(session_id, [(checkpoint, saved_at_ms)])
+
+    async def save_all(self, session_id: str, saves: Sequence[tuple[Checkpoint, int]]) -> None:
+        """Several saves, oldest first, in one transaction."""
         check_checkpoint_id(session_id)
-        await self._write(
-            lambda connection: self._save(connection, session_id, checkpoint, saved_at_ms)
-        )
+
+        def save(connection: Connection) -> None:
+            for checkpoint, saved_at_ms in saves:
+                self._save(connection, session_id, checkpoint, saved_at_ms)
+
+        await self._write(save)
 
     async def create(self, session_id: str, checkpoint: Checkpoint) -> bool:
         """Save, unless the session has a checkpoint; returns whether it was saved."""

@@ -28,7 +28,7 @@ from perdure.checkpoint_bridge.mirror_copy import Copier
 from perdure.checkpoint_bridge.stored import now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Sequence
     from typing import Any
 
     from sqlalchemy import Connection
@@ -50,8 +50,10 @@ _RENEW = 5.0
 _FIRST_DELAY, _LONGEST_DELAY = 0.2, 30.0
 _FAILURES = 3
 """So many sessions in a row that cannot be written mean that the store is down."""
-_NOTE_EVERY = 20
-"""Saves after which the place is noted, in a long catching up."""
+_AT_A_TIME = 20
+"""Saves that are written in one go, where a target can, and noted then."""
+_GATHER = 0.1
+"""Seconds between looks, so that the saves of busy runs are written together."""
 _PATIENCE = 0.5
 """Seconds in which a worker ends the write that it is at, when another process takes over."""
 _CATCH_UP = 5.0
@@ -97,6 +99,8 @@ class Mirror:
         self._owner = uuid.uuid4().hex
         self._lease_until = 0.0
         self._next_lease = 0.0
+        self._notes: dict[str, tuple[Behind, int]] = {}
+        """Places that were reached and not noted yet."""
         self._placed: set[int] = set()
         """Logs whose place in the target was looked up since this one began to write."""
         self._retries: dict[int, _Retry] = {}
@@ -115,6 +119,7 @@ class Mirror:
             while True:
                 self._woken.clear()
                 await self._look()
+                await asyncio.sleep(_GATHER)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._woken.wait(), self._pause())
         finally:
@@ -154,7 +159,9 @@ class Mirror:
         """
         session = await self._session(session_id)
         async with self._alone():
-            return await self._copy(session)
+            written = await self._copy(session)
+            await self._note()
+            return written
 
     async def rebuild(self, session_id: str) -> int:
         """Delete a session in the target and write all saves that are kept; returns how many.
@@ -168,6 +175,7 @@ class Mirror:
             await self.target.delete(session_id)
             saves = await self.source.database.read(rows.kept_saves, session.log_id)
             await self._write(session, saves, 0)
+            await self._note()
             return len(saves)
 
     # -- who writes --------------------------------------------------------------------------
@@ -205,6 +213,7 @@ class Mirror:
     def _lost(self) -> None:
         self._lease_until = 0.0
         self._placed.clear()
+        self._notes.clear()
 
     async def _give_back(self) -> None:
         if self._lease_until:
@@ -253,7 +262,10 @@ class Mirror:
             if at_all:
                 self._look_at_all = now + _LOOK_AT_ALL_EVERY
                 self._forget({each.log_id for each in found})
-            await self._copy_all(found)
+            try:
+                await self._copy_all(found)
+            finally:
+                await self._note()
             await self._tell()
         except _LostLeaseError:
             self._lost()
@@ -337,29 +349,35 @@ class Mirror:
         self._placed.add(session.log_id)
         return written
 
-    async def _write(self, session: Behind, saves: Iterable[Any], after: int) -> int:
-        before = None
-        written = 0
-        noted = through = after
-        for save in saves:
-            if save.through_seq > after:
-                if not await self._lead():
-                    raise _LostLeaseError
-                await self._copier.write(session, save, before)
-                written += 1
-                through = save.through_seq
-                if written % _NOTE_EVERY == 0:
-                    await self._note(session, through)
-                    noted = through
-            before = save
-        if noted != through or session.after != through or not session.known:
-            await self._note(session, through)
-        return written
+    async def _write(self, session: Behind, saves: Sequence[Any], after: int) -> int:
+        first = sum(save.through_seq <= after for save in saves)
+        for start in range(first, len(saves), _AT_A_TIME):
+            if not await self._lead():
+                raise _LostLeaseError
+            group = saves[start : start + _AT_A_TIME]
+            await self._copier.write(session, group, saves[start - 1] if start else None)
+            after = group[-1].through_seq
+            self._notes[session.session_id] = (session, after)
+            if len(group) == _AT_A_TIME:
+                await self._note()
+        if session.after != after or not session.known:
+            self._notes[session.session_id] = (session, after)
+        return len(saves) - first
 
-    async def _note(self, session: Behind, through: int) -> None:
-        if not await self.source.database.write(
-            rows.move_cursor, self.name, self._owner, session, through
-        ):
+    async def _note(self) -> None:
+        """Remember how far the target is with the sessions that were written."""
+        notes, self._notes = list(self._notes.values()), {}
+        if not notes:
+            return
+        try:
+            mine = await self.source.database.write(
+                rows.move_cursors, self.name, self._owner, notes
+            )
+        except BaseException:
+            # What the target has is not what our store says: it is looked up again.
+            self._placed.clear()
+            raise
+        if not mine:
             raise _LostLeaseError
 
     async def _session(self, session_id: str) -> Behind:

@@ -23,7 +23,7 @@ from perdure.checkpoint_bridge.lousho_sqlite import LoushoSqliteStore
 from perdure.checkpoint_bridge.snapshots import stored_approval
 from perdure.checkpoint_bridge.sql_store import SqlStore
 from perdure.checkpoint_bridge.stable_json import copy_json, json_equal
-from perdure.checkpoint_bridge.store import ApprovalStore, DatedStore, HistoryStore
+from perdure.checkpoint_bridge.store import ApprovalStore, BulkStore, DatedStore, HistoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,27 +44,42 @@ class Copier:
         self.target = target
         self._states: OrderedDict[int, SessionState] = OrderedDict()
 
-    async def write(self, session: Behind, save: Any, before: Any | None) -> None:
-        """Write a save; ``before`` is the one before it.
+    async def write(self, session: Behind, saves: Sequence[Any], before: Any | None) -> None:
+        """Write saves, oldest first; ``before`` is the one before them.
 
         Doing it again is harmless for the approvals; the caller sees to it that a save is not
         written twice.
         """
-        record = await self.record(session, save)
-        if not isinstance(self.target, _OURS):
-            # It may change what it gets; a long conversation is not copied on the event loop.
-            record = await asyncio.to_thread(copy_json, record)
-        if isinstance(self.target, ApprovalStore):
-            # Before the checkpoint: it may never name an approval that is not there yet.
-            await self._copy_approval(self.target, record, save)
-            if before is not None and before.approval_id not in (None, save.approval_id):
-                with contextlib.suppress(ConfigurationError):
-                    await self.target.claim_approval_at(before.approval_id, save.saved_at)
-        checkpoint = Checkpoint.from_json(record)
-        if isinstance(self.target, DatedStore):
-            await self.target.save_at(session.session_id, checkpoint, save.saved_at)
-        else:
-            await self.target.save(session.session_id, checkpoint)
+        group: list[tuple[Checkpoint, int]] = []
+        for save in saves:
+            decided = before.approval_id if before is not None else None
+            if isinstance(self.target, ApprovalStore) and (save.approval_id or decided):
+                # Before the checkpoint: it may never name an approval that is not there yet.
+                await self._save(session.session_id, group)
+                group = []
+                await self._copy_approval(self.target, await self.record(session, save), save)
+                if decided not in (None, save.approval_id):
+                    with contextlib.suppress(ConfigurationError):
+                        await self.target.claim_approval_at(str(decided), save.saved_at)
+            record = await self.record(session, save)
+            if not isinstance(self.target, _OURS):
+                # It may change what it gets; a long one is not copied on the event loop.
+                record = await asyncio.to_thread(copy_json, record)
+            group.append((Checkpoint.from_json(record), save.saved_at))
+            before = save
+        await self._save(session.session_id, group)
+
+    async def _save(self, session_id: str, group: Sequence[tuple[Checkpoint, int]]) -> None:
+        if not group:
+            return
+        if isinstance(self.target, BulkStore):
+            await self.target.save_all(session_id, group)
+            return
+        for checkpoint, saved_at in group:
+            if isinstance(self.target, DatedStore):
+                await self.target.save_at(session_id, checkpoint, saved_at)
+            else:
+                await self.target.save(session_id, checkpoint)
 
     async def _copy_approval(self, target: ApprovalStore, record: JsonObject, save: Any) -> None:
         if save.approval_id is None:

@@ -85,20 +85,21 @@ def kept_saves(connection: Connection, log_id: int) -> Sequence[Any]:
     return connection.execute(query).all()
 
 
-def move_cursor(
-    connection: Connection, name: str, owner: str, session: Behind, through_seq: int
+def move_cursors(
+    connection: Connection, name: str, owner: str, places: Sequence[tuple[Behind, int]]
 ) -> bool:
-    """Note how far the mirror is with a session; returns whether ``owner`` may still write."""
+    """Note how far the mirror is with sessions; returns whether ``owner`` may still write."""
     lease = connection.execute(
         select(mirror_leases.c.owner).where(mirror_leases.c.name == name).with_for_update()
     ).scalar()
     if lease != owner:
         return False
-    key = (mirrors.c.name == name, mirrors.c.session_id == session.session_id)
-    values = {"log_id": session.log_id, "through_seq": through_seq}
-    if connection.execute(update(mirrors).where(*key).values(**values)).rowcount == 0:
-        row = {"name": name, "session_id": session.session_id, **values}
-        connection.execute(insert(mirrors).values(**row))
+    for session, through_seq in places:
+        key = (mirrors.c.name == name, mirrors.c.session_id == session.session_id)
+        values = {"log_id": session.log_id, "through_seq": through_seq}
+        if connection.execute(update(mirrors).where(*key).values(**values)).rowcount == 0:
+            row = {"name": name, "session_id": session.session_id, **values}
+            connection.execute(insert(mirrors).values(**row))
     return True
 
 

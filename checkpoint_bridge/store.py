@@ -12,13 +12,14 @@ from perdure.checkpoint_bridge.errors import CheckpointNotFoundError, Configurat
 from perdure.checkpoint_bridge.fork import ForkPatch, apply_patch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from perdure.checkpoint_bridge.stored import StoredApproval
 
 __all__ = [
     "DEFAULT_HISTORY_LIMIT",
     "ApprovalStore",
+    "BulkStore",
     "CheckpointStore",
     "DatedStore",
     "HistoryStore",
@@ -60,6 +61,14 @@ class DatedStore(Protocol):
 
     async def save_at(self, session_id: str, checkpoint: Checkpoint, saved_at_ms: int) -> None:
         """As ``save``, at a time in Unix milliseconds."""
+
+
+@runtime_checkable
+class BulkStore(Protocol):
+    """A store that takes many saves of a session in one go, as fast as one."""
+
+    async def save_all(self, session_id: str, saves: Sequence[tuple[Checkpoint, int]]) -> None:
+        """As ``save_at`` for each pair of a checkpoint and a time, oldest first."""
 
 
 @runtime_checkable

@@ -111,7 +111,7 @@ async def test_what_a_killed_writer_left_is_nobodys(store, folder, record, monke
         patch.setattr(os, "replace", killed)
         patch.setattr("pathlib.Path.unlink", lambda *_, **__: None)
         with pytest.raises(KeyboardInterrupt):
-            store._save("trip", record("trip", 2), 1, overwrite=True)
+            store._save("trip", [(record("trip", 2), 1)], overwrite=True)
     assert len(files(folder)) == 3
     assert (await store.load("trip")).step_index == 1
     await store.save("trip", record("trip", 3))
