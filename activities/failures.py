@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -17,6 +17,7 @@ from perdure.checkpoint_bridge.errors import (
     RunFailedError,
     StorageError,
 )
+from perdure.checkpoint_bridge.redaction import safe_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,18 +32,18 @@ STORAGE_FAILED = StorageError.__name__
 """Type of the failure of an activity whose store was away."""
 
 
-def to_failure(error: PerdureError, *details: Any) -> ApplicationError:
+def to_failure(error: PerdureError, *, final: bool = False) -> ApplicationError:
     """The form in which an error of ours crosses Temporal.
 
-    The error itself is the first detail, so that clients can raise it again.
+    The error itself is its detail, so that clients can raise it again. ``final``: enough was
+    tried, whatever kind of error it is.
     """
     retry_after = error.retry_after if isinstance(error, ProviderError) else None
     return ApplicationError(
         f"{error.message} [{error.code}]",
         error.to_wire(),
-        *details,
         type=type(error).__name__,
-        non_retryable=not is_retryable(error),
+        non_retryable=final or not is_retryable(error),
         next_retry_delay=None if retry_after is None else timedelta(seconds=retry_after),
     )
 
@@ -66,7 +67,8 @@ def boundary(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
         try:
             return await function(*args, **kwargs)
         except PerdureError as error:
-            raise to_failure(error) from error
+            # Without the error's causes: what they say was not written for Temporal's history.
+            raise to_failure(error).with_traceback(error.__traceback__) from None
         except asyncio.CancelledError:
             if activity.is_worker_shutdown() and not _is_cancel_requested():
                 msg = "The worker was told to stop in the middle of it."
@@ -74,11 +76,14 @@ def boundary(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
             raise
         except ApplicationError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it was, the run says so
             # A mistake of ours would be made again at every attempt: the run fails, and can be
             # resumed by a worker that has it mended.
-            msg = f"{function.__name__} failed unexpectedly: {type(error).__name__}: {error}"
-            raise to_failure(RunFailedError(msg)) from error
+            activity.logger.exception("%s failed unexpectedly", function.__name__)
+            text = safe_text(error)
+            msg = f"{function.__name__} failed unexpectedly: {type(error).__name__}: {text}"
+            failure = to_failure(RunFailedError(msg))
+            raise failure.with_traceback(error.__traceback__) from None
 
     return wrapper
 

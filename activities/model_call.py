@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
 
 from perdure.activities.content import content_of
 from perdure.activities.deps import Deps
-from perdure.activities.failures import boundary
+from perdure.activities.failures import boundary, to_failure
 from perdure.activities.liveness import heartbeats, until_stored
 from perdure.activities.planning import plan_call
 from perdure.activities.providers.base import ModelRequest, ModelResponse, ToolSpec
@@ -16,10 +17,15 @@ from perdure.activities.wire import ACTIVITY_MODEL, CallPlan, ModelTask, ModelTu
 from perdure.checkpoint_bridge.errors import PerdureError, ProviderError
 from perdure.checkpoint_bridge.events import dump
 from perdure.checkpoint_bridge.ledger import MODEL_CALL, EffectId
+from perdure.checkpoint_bridge.messages import text_of
+from perdure.checkpoint_bridge.redaction import safe_text
 
 if TYPE_CHECKING:
     from perdure.agent import Agent
     from perdure.checkpoint_bridge.ledger import Effect
+
+PROVIDER_TRIES = 8
+"""How often a provider may fail at one model call before the run does."""
 
 _CHARACTERS_PER_TOKEN = 4
 
@@ -56,7 +62,7 @@ class ModelCall(Deps):
         state = await until_stored(lambda: self.store.state(task.log_id, task.through_seq))
         return ModelRequest(
             model=agent.request_model,
-            messages=list(state.messages),
+            messages=[_capped(agent, message) for message in state.messages],
             tools=[
                 ToolSpec(tool.name, tool.description, tool.input_schema)
                 for tool in agent.tools.values()
@@ -73,18 +79,23 @@ class ModelCall(Deps):
         try:
             return await agent.provider.generate(request)
         except PerdureError as error:
-            await self._note(effect_id, error)
-            raise
-        except Exception as error:
-            wrapped = ProviderError(
-                f"The provider of {agent.name} raised {type(error).__name__}: {error}"
+            failure = error
+        except Exception as error:  # noqa: BLE001 - a provider of one's own may raise anything
+            activity.logger.exception("The provider of %s failed", agent.name)
+            text = safe_text(error, os.environ)
+            failure = ProviderError(
+                f"The provider of {agent.name} raised {type(error).__name__}: {text}"
             )
-            await self._note(effect_id, wrapped)
-            raise wrapped from error
+        failed = await self._note(effect_id, failure)
+        raise to_failure(failure, final=failed >= PROVIDER_TRIES)
 
-    async def _note(self, effect_id: EffectId, error: PerdureError) -> None:
-        attempt = {"error": {"code": error.code, "message": error.message}}
-        await until_stored(lambda: self.store.note_attempt(effect_id, attempt))
+    async def _note(self, effect_id: EffectId, error: PerdureError) -> int:
+        """Record a failed attempt; returns how many there are. Deaths of workers are none."""
+        attempt: dict[str, Any] = {"error": {"code": error.code, "message": error.message}}
+        usage = error.usage if isinstance(error, ProviderError) else None
+        if usage is not None:
+            attempt["usage"] = usage
+        return len(await until_stored(lambda: self.store.note_attempt(effect_id, attempt)))
 
 
 def _outcome(agent: Agent, request: ModelRequest, response: ModelResponse) -> dict[str, Any]:
@@ -100,6 +111,36 @@ def _outcome(agent: Agent, request: ModelRequest, response: ModelResponse) -> di
         "usage": usage,
         "responseId": response.response_id,
     }
+
+
+def _capped(agent: Agent, message: dict[str, Any]) -> dict[str, Any]:
+    """A message as the model is shown it: one huge result must not make every request too long.
+
+    Only requests are cut, so the record keeps all of it, and a session that was too long goes on
+    when its agent allows less.
+    """
+    if not isinstance(message, dict) or message.get("role") != "tool":
+        return message
+    tool = agent.tools.get(str(message.get("toolName") or message.get("name")))
+    limit = (tool.max_result_chars if tool else None) or agent.max_result_chars
+    content = message.get("content")
+    if isinstance(content, str) and len(content) > limit:
+        return {**message, "content": _cut(content, limit)}
+    if isinstance(content, list) and len(text_of(message)) > limit:
+        return {**message, "content": [_capped_part(part, limit) for part in content]}
+    return message
+
+
+def _capped_part(part: Any, limit: int) -> Any:
+    text = part.get("text") if isinstance(part, dict) else None
+    if isinstance(text, str) and len(text) > limit:
+        return {**part, "text": _cut(text, limit)}
+    return part
+
+
+def _cut(text: str, limit: int) -> str:
+    shown = text[:limit]
+    return f"{shown}... [cut: {len(text)} characters in all, the first {limit} are shown]"
 
 
 def _estimate(request: ModelRequest, response: ModelResponse) -> dict[str, Any]:

@@ -118,6 +118,7 @@ class _Opener:
         retry = (self.state.last_end or {}).get(_TAKEN_OVER_BY) == self.task.execution_id
         added = self._new_messages(incoming, finished=finished and not retry)
         if finished and not added:
+            await self._keep_business_state()
             return self._nothing_to_do()
         self._begin(fresh=finished)
         self._add_input(added)
@@ -213,6 +214,21 @@ class _Opener:
     ) -> list[dict[str, Any]]:
         return new_session_messages(self.messages or self.state.messages, incoming, finished)
 
+    async def _keep_business_state(self) -> None:
+        """It was given for a session that has nothing else to do: it is kept all the same."""
+        given = self.task.business_state
+        fields = self.state.fields
+        if not self.task.has_business_state or not self.state.messages:
+            return
+        if "businessState" in fields and ev.dump(fields["businessState"]) == ev.dump(given):
+            return
+        event = NewEvent(ev.BUSINESS_STATE, {"value": given})
+        finish_reason = str((self.state.last_end or {}).get("finishReason") or "stop")
+        save = NewSave(1, ev.FINISHED, finish_reason)
+        head, time_ms = self.state.through, self.task.time_ms
+        batch = Batch(self.task.session_id, self.log_id, None, head, time_ms, [event], [save])
+        self.state = await self.store.state(self.log_id, await self.store.append(batch))
+
     def _nothing_to_do(self) -> RunFacts:
         if not self.state.messages:
             msg = "The input is empty; give a text or at least one message."
@@ -244,6 +260,9 @@ class _Opener:
         if self.approval is not None and decision is not None:
             # It was decided, and the run died before it could act on it.
             data = {"id": self.approval.id, "approved": False, **decision}
+            digest = (self.state.approval or {}).get("digest")
+            if digest is not None:
+                data["digest"] = digest
             begin.append(NewEvent(ev.APPROVAL_DECIDED, data))
             self.approval = None
         if self.task.has_business_state:
@@ -283,6 +302,7 @@ class _Opener:
         decision = self.state.decided.get(index)
         waiting = self.state.approval
         if decision is not None:
+            plan.digest = decision.get("digest")
             reason = decision.get("reason")
             message = decided_result(plan.call_id, plan.tool, decision, reason)
             if message is not None:
@@ -293,6 +313,7 @@ class _Opener:
         elif waiting is not None and waiting["index"] == index:
             plan.action = "approve"
             plan.approval_id = waiting["id"]
+            plan.digest = waiting.get("digest")
             plan.expires_ms = self._expiry()
             plan.reason = waiting["pending"].get("kind")
         return plan

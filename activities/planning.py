@@ -13,12 +13,16 @@ from pydantic import BaseModel, ValidationError
 from temporalio import activity
 
 from perdure.activities.wire import CallPlan, Content
+from perdure.checkpoint_bridge.events import digest_of, dump
 from perdure.checkpoint_bridge.tool_errors import not_found_message, tool_error_result
 from perdure.checkpoint_bridge.tool_results import error_result
 
 if TYPE_CHECKING:
     from perdure.agent import Agent
     from perdure.tools import Tool
+
+_SHOWN_LIMIT = 64 * 1024
+"""Characters of changed arguments that travel with an approval."""
 
 
 def parse_arguments(tool: Tool, raw: str) -> BaseModel | dict[str, Any]:
@@ -66,7 +70,28 @@ def plan_call(agent: Agent, index: int, call: dict[str, Any]) -> CallPlan:
         return refuse(plan, error_result(plan.call_id, name, arguments))
     if _needs_approval(tool, arguments):
         plan.action = "approve"
+        plan.digest = arguments_digest(tool, arguments)
+        read = _as_read(arguments)
+        if read is not None and dump(read) != dump(json.loads(raw) if raw.strip() else {}):
+            plan.shown = read if len(dump(read)) <= _SHOWN_LIMIT else None
     return plan
+
+
+def arguments_digest(tool: Tool, arguments: BaseModel) -> str | None:
+    """By what an approved call is recognised: its tool, and the arguments as the tool reads them.
+
+    A validator can change them, so the raw arguments alone do not say what will run.
+    """
+    read = _as_read(arguments)
+    return None if read is None else digest_of(dump([tool.name, read]))[:16]
+
+
+def _as_read(arguments: BaseModel) -> dict[str, Any] | None:
+    """The given arguments after validation; ``None`` where they have no JSON form."""
+    try:
+        return arguments.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    except Exception:  # noqa: BLE001 - a type of the user's own can do anything here
+        return None
 
 
 def refuse(plan: CallPlan, message: dict[str, Any]) -> CallPlan:

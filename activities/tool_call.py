@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import inspect
 import logging
+import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,12 @@ from perdure.activities.content import NotJsonError, content_of, to_json_value
 from perdure.activities.deps import Deps
 from perdure.activities.failures import boundary
 from perdure.activities.liveness import heartbeats, until_stored
-from perdure.activities.planning import parse_arguments
+from perdure.activities.planning import arguments_digest, parse_arguments
 from perdure.activities.wire import ACTIVITY_TOOL, AMBIGUOUS, ASK, ToolOutcome, ToolTask
 from perdure.checkpoint_bridge import tool_errors
 from perdure.checkpoint_bridge.errors import PropagatingToolError
 from perdure.checkpoint_bridge.ledger import EffectId
+from perdure.checkpoint_bridge.redaction import redact, safe_text
 from perdure.checkpoint_bridge.tool_errors import tool_error_result
 from perdure.checkpoint_bridge.tool_results import error_result, result, unknown_outcome
 from perdure.tools import ToolContext
@@ -75,7 +77,10 @@ class ToolCall(Deps):
             if not effect.done:
                 if effect.starts > 1 and task.recovery == ASK and not task.confirmed:
                     return ToolOutcome(uncertain=True)
-                message = await self._result(task, effect)
+                try:
+                    message = await self._result(task, effect)
+                except _Unsettled:
+                    return ToolOutcome(uncertain=True)
                 effect = await until_stored(
                     lambda: self.store.end_effect(effect_id, outcome={}, message=message)
                 )
@@ -97,14 +102,25 @@ class ToolCall(Deps):
         arguments = parse_arguments(tool, await self._arguments(task))
         if not isinstance(arguments, BaseModel):
             return _failed(task, arguments)
+        if task.digest is not None and task.digest != arguments_digest(tool, arguments):
+            text = (
+                "The tool would run with other arguments than a person approved: its own checks "
+                "have changed since. Call it again to have the new ones approved."
+            )
+            return _failed(task, tool_error_result(tool_errors.NOT_RUN, task.tool, text))
         uid = await until_stored(lambda: self.store.log_uid(task.log_id))
         context = self._context(task, effect, uid)
         try:
             value = await self._run(tool, arguments, context, task)
             return result(task.call_id, task.tool, to_json_value(value))
-        except PropagatingToolError:
+        except PropagatingToolError as error:
+            _log.warning("Tool %s fails the run", task.tool, exc_info=error)
+            if self.agent(task.agent).tool_errors != "full":
+                error.message = redact(error.message, os.environ)
             raise
         except _Unsettled as error:
+            if task.recovery == ASK:
+                raise
             return _failed(task, unknown_outcome(task.tool, error.__cause__))
         except _DeadlineError:
             text = (
@@ -119,7 +135,16 @@ class ToolCall(Deps):
         except Exception as error:  # noqa: BLE001 - a tool may raise anything; the model reads it
             raised = error.__cause__ if isinstance(error, _EscapeError) else error
             _log.warning("Tool %s failed: %s", task.tool, type(raised).__name__, exc_info=raised)
-            return _failed(task, tool_error_result(tool_errors.EXECUTION, task.tool, error=raised))
+            return _failed(task, self._raised(task, raised))
+
+    def _raised(self, task: ToolTask, raised: BaseException | None) -> dict[str, Any]:
+        """The error object of a call whose tool raised: as much as the operator lets out."""
+        how = self.agent(task.agent).tool_errors
+        if raised is None or how == "full":
+            return tool_error_result(tool_errors.EXECUTION, task.tool, error=raised)
+        text = safe_text(raised, os.environ) if how == "redacted" else ""
+        name = type(raised).__name__
+        return tool_error_result(tool_errors.EXECUTION, task.tool, text or None, error=name)
 
     async def _arguments(self, task: ToolTask) -> str:
         """The call's raw arguments; large ones come from the log."""
@@ -148,15 +173,17 @@ class ToolCall(Deps):
         self, tool: Tool, arguments: BaseModel, context: ToolContext, task: ToolTask
     ) -> Any:
         deadline = asyncio.get_running_loop().time() + task.timeout
-        may_repeat: tuple[type[BaseException], ...] = (*_TRANSPORT_ERRORS, *tool.retry_on)
+        # A tool that is not to run twice by itself is not repeated for this reason, either.
+        repeats = task.recovery not in (AMBIGUOUS, ASK)
+        passing: tuple[type[BaseException], ...] = (*_TRANSPORT_ERRORS, *tool.retry_on)
         for remaining in reversed(range(_TRANSPORT_TRIES)):
             try:
                 async with asyncio.timeout_at(deadline) as limit:
                     return await self._invoke(tool, tool.bind(arguments, context))
-            except may_repeat as error:
+            except passing as error:
                 if limit.expired():
                     raise _DeadlineError from error
-                if not remaining:
+                if not remaining or not (repeats or isinstance(error, tool.retry_on)):
                     raise _Unsettled from error
                 _log.warning("Tool %s: %r; the same call is repeated", tool.name, error)
                 await asyncio.sleep(_TRANSPORT_WAIT * (_TRANSPORT_TRIES - remaining))

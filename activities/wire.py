@@ -87,6 +87,10 @@ class CallPlan:
     """Why a person is asked, when it is not the tool's gate: ``unknown-outcome``."""
     confirmed: bool = False
     """A person said that the call may run although it may have run before."""
+    shown: dict[str, Any] | None = None
+    """For a gated call: the arguments as its tool reads them, where they differ from the raw."""
+    digest: str | None = None
+    """Of what a person is asked to approve: the tool and its arguments as it reads them."""
 
 
 @dataclass
@@ -219,6 +223,8 @@ class ToolTask:
     step: int = 0
     recovery: str = "rerun"
     confirmed: bool = False
+    digest: str | None = None
+    """What a person approved; a call that would run otherwise does not run."""
 
 
 @dataclass

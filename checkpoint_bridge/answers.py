@@ -6,15 +6,13 @@ closes the session next takes the answer over from the ledger, so that it is not
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.events import NewEvent, NewSave
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from perdure.checkpoint_bridge.ledger import Effect
+    from collections.abc import Iterable, Sequence
 
 __all__ = ["TOOL_CALLS", "answer_events", "attempt_events", "taken_over", "turn_end", "unused"]
 
@@ -25,6 +23,19 @@ _UNUSED = {
     "code": "PERDURE_ANSWER_UNUSED",
     "message": "The answer came, and the run was cancelled before it could use it.",
 }
+
+
+class StoredAnswer(Protocol):
+    """A model call in the ledger that is done (:class:`.ledger.Effect`, which is not pure)."""
+
+    @property
+    def outcome(self) -> dict[str, Any] | None: ...
+    @property
+    def message(self) -> dict[str, Any] | None: ...
+    @property
+    def ref(self) -> str | None: ...
+    @property
+    def attempts(self) -> Sequence[dict[str, Any]]: ...
 
 
 def attempt_events(turn: int, step: int, attempts: Iterable[dict[str, Any]]) -> list[NewEvent]:
@@ -72,7 +83,7 @@ def turn_end(turn: int, finish_reason: str) -> NewEvent:
     return NewEvent(ev.TURN_END, {"turn": turn, "reason": reason, "finishReason": finish_reason})
 
 
-def taken_over(turn: int, step: int, effect: Effect) -> tuple[list[NewEvent], list[NewSave]]:
+def taken_over(turn: int, step: int, effect: StoredAnswer) -> tuple[list[NewEvent], list[NewSave]]:
     """A stored answer that no log has yet: its events and saves, as the loop would have made them.
 
     An answer without calls ends its turn. The calls of another one are pending.
@@ -95,7 +106,7 @@ def taken_over(turn: int, step: int, effect: Effect) -> tuple[list[NewEvent], li
     return events, [NewSave(len(events), ev.FINISHED, finish_reason)]
 
 
-def unused(effect: Effect) -> dict[str, Any]:
+def unused(effect: StoredAnswer) -> dict[str, Any]:
     """A stored answer as an attempt: paid for, and in no transcript."""
     assert effect.outcome is not None
     return {"error": _UNUSED, "usage": effect.outcome["usage"], "model": effect.outcome["model"]}

@@ -237,7 +237,8 @@ class LogConflictError(StorageError):
 class ProviderError(PerdureError):
     """The model provider refused or failed.
 
-    ``status`` is the HTTP status or ``None`` (network error); ``retry_after`` is in seconds.
+    ``status`` is the HTTP status or ``None`` (network error); ``retry_after`` is in seconds;
+    ``usage``, in the format's names, is what the failed attempt cost, where the provider said so.
     """
 
     code = "LOUSHO_PROVIDER_REQUEST_FAILED"
@@ -251,10 +252,12 @@ class ProviderError(PerdureError):
         status: int | None = None,
         retryable: bool = False,
         retry_after: float | None = None,
+        usage: dict[str, Any] | None = None,
         code: str | None = None,
         hint: str | None = None,
     ) -> None:
         super().__init__(message, code=code, hint=hint)
+        self.usage = usage
         self.status = status
         self.retryable = retryable
         self.retry_after = retry_after

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from perdure.activities.providers.base import ModelProvider
 
 OnAgentDrift = Literal["warn", "error", "ignore"]
+ToolErrors = Literal["redacted", "full", "type"]
 
 DEFAULT_MAX_STEPS = 50
+DEFAULT_MAX_RESULT_CHARS = 100_000
 _NAME = re.compile(r"[^\s\x00-\x1f]{1,128}")
 
 
@@ -37,6 +39,11 @@ class Agent:
         tool_concurrency: how many calls of a turn run at a time; default: all of them.
         approval_ttl: seconds (or a ``timedelta``) after which an approval that nobody decided is
             rejected; default: never.
+        tool_errors: what the model, the record and the client see of an exception that a tool
+            raises: its class and its message with what looks like a secret taken out
+            (``redacted``), the message as it is (``full``), or the class alone (``type``).
+        max_result_chars: characters of one tool result that a request shows to the model; the
+            rest is cut with a marker. The record keeps the whole result.
         settings: further request settings by the provider's own names (``temperature``, …).
         on_agent_drift: what a difference to the agent that started a run does when the run
             is resumed: ``warn``, ``error`` or ``ignore``.
@@ -56,6 +63,8 @@ class Agent:
         max_steps: int = DEFAULT_MAX_STEPS,
         tool_concurrency: int | None = None,
         approval_ttl: float | timedelta | None = None,
+        tool_errors: ToolErrors = "redacted",
+        max_result_chars: int = DEFAULT_MAX_RESULT_CHARS,
         settings: dict[str, Any] | None = None,
         on_agent_drift: OnAgentDrift = "warn",
     ) -> None:
@@ -77,6 +86,12 @@ class Agent:
             None if tool_concurrency is None else _count(tool_concurrency, "tool_concurrency")
         )
         self.approval_ttl = None if approval_ttl is None else _seconds(approval_ttl)
+        if tool_errors not in get_args(ToolErrors):
+            known = ", ".join(get_args(ToolErrors))
+            msg = f"tool_errors is one of {known}, not {tool_errors!r}."
+            raise ConfigurationError(msg, field="tool_errors")
+        self.tool_errors: ToolErrors = tool_errors
+        self.max_result_chars = _count(max_result_chars, "max_result_chars")
         self.settings = dict(settings or {})
         if on_agent_drift not in get_args(OnAgentDrift):
             known = ", ".join(get_args(OnAgentDrift))

@@ -50,6 +50,7 @@ VALUE_LIMIT = 512 * 1024
 """Bytes of ``business_state`` and of ``metadata``, which travel in the start request."""
 
 _TITLE_LENGTH = 60
+_OF_A_RESUME = {"agent", "session_id", "input", "workflow_id_prefix"}
 
 
 class Client:
@@ -102,7 +103,9 @@ class Client:
         """Run an agent on input and wait for its end, or for its pause for an approval.
 
         On a session that exists, the input continues the conversation; a run that goes on
-        already is joined (the same input) or gets the input behind its pending calls.
+        already is joined (the same input) or gets the input behind its pending calls. What only
+        a run's start can set (another agent, ``business_state``, ``metadata``, ``max_steps``) is
+        then refused.
 
         Args:
             agent: the name of an agent that a worker serves.
@@ -331,13 +334,14 @@ class Client:
         running = await self.running(session_id)
         if running is None:
             return None
-        given = request.get("input")
-        if INPUT_REF in request:
-            given = {INPUT_REF: request[INPUT_REF]}
-        if given:
+        told = request.get("input") or not request.keys() <= _OF_A_RESUME
+        if not told:
+            row = await self.store.session(session_id)
+            told = row is not None and row.agent != request["agent"]
+        if told:
             workflow = self.temporal.get_workflow_handle(self.workflow_id_prefix + session_id)
             try:
-                await workflow.execute_update(UPDATE_INPUT, given)
+                await workflow.execute_update(UPDATE_INPUT, request)
             except WorkflowUpdateFailedError as error:
                 failure = run_error(error.cause)
                 if isinstance(failure, SessionConflictError):

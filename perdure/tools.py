@@ -61,6 +61,7 @@ class Tool:
         read_only: bool = False,
         idempotent: bool = False,
         retry_on: tuple[type[BaseException], ...] = (),
+        max_result_chars: int | None = None,
         namespace: dict[str, Any] | None = None,
     ) -> None:
         self.function = function
@@ -83,6 +84,10 @@ class Tool:
             raise ConfigurationError(msg, field="recovery")
         self.recovery: Recovery = recovery or "rerun"
         self.retry_on = tuple(retry_on)
+        if max_result_chars is not None and not max_result_chars >= 1:
+            msg = f"max_result_chars of tool {self.name!r} is above 0, not {max_result_chars!r}."
+            raise ConfigurationError(msg, field="max_result_chars")
+        self.max_result_chars = max_result_chars
         self.is_async = inspect.iscoroutinefunction(function)
         parameters = _Parameters(self.name, function, namespace)
         self.arguments = parameters.model
@@ -184,6 +189,7 @@ def tool(
     read_only: bool = False,
     idempotent: bool = False,
     retry_on: tuple[type[BaseException], ...] = (),
+    max_result_chars: int | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool of an async or a plain function.
@@ -206,6 +212,7 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         idempotent: running it twice has the effect of running it once.
         retry_on: exceptions after which the effect may have happened; the call is repeated with
             the same key, as it is after timeouts and broken connections.
+        max_result_chars: characters of its result that the model is shown; default: the agent's.
 
     Raises:
         ConfigurationError: the function or an option cannot be used.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 from temporalio import workflow
@@ -36,9 +37,11 @@ from perdure.checkpoint_bridge.events import AWAITING_APPROVAL, FINISHED, INLINE
 from perdure.workflows.options import CLEANUP, HEARTBEAT, STORE_RETRY, STORE_TIMEOUT
 from perdure.workflows.requests import (
     check_input,
+    check_joining,
     input_digest,
     read_carry,
     read_decision,
+    read_joining,
     read_request,
 )
 from perdure.workflows.run_loop import RollOverError, RunLoop
@@ -54,6 +57,7 @@ class AgentWorkflow:
 
     def __init__(self) -> None:
         self._loop: RunLoop | None = None
+        self._asked: RunRequest | None = None
         self._ended = False
         self._problem = ""
 
@@ -71,6 +75,7 @@ class AgentWorkflow:
             carry = read_carry(handed)
         except PerdureError as error:
             raise to_failure(error) from error
+        self._asked = asked
         # The same for all executions of one run: they are one writer.
         run_id = info.first_execution_run_id
         if carry is None:
@@ -223,6 +228,9 @@ class AgentWorkflow:
     async def send_input(self, value: Any = None) -> dict[str, Any]:
         """Queue input; input that the run has already is only acknowledged (a retry)."""
         loop = self._running()
+        value, _ = read_joining(value)
+        if not value:
+            return {"queued": False}
         digest = input_digest(value)
         if digest in loop.inputs:
             return {"queued": False}
@@ -234,9 +242,14 @@ class AgentWorkflow:
     def _check_input(self, value: Any = None) -> None:
         try:
             loop = self._running()
-            check_input(value)
+            value, options = read_joining(value)
+            if value or not options:
+                check_input(value)
+            retry = not value or input_digest(value) in loop.inputs
+            assert self._asked is not None
+            check_joining(self._asked, options, retry=retry)
             waiting = loop.approvals.waiting_id
-            if waiting is not None and input_digest(value) not in loop.inputs:
+            if waiting is not None and not retry:
                 msg = f"The session waits for approval {waiting}; resolve it before new input."
                 raise SessionAwaitingApprovalError(
                     msg, session_id=loop.log.session_id, approval_id=waiting
@@ -266,6 +279,8 @@ class AgentWorkflow:
         pending = []
         if waiting is not None:
             arguments = waiting.arguments or ""
+            if waiting.shown is not None:
+                arguments = json.dumps(waiting.shown, ensure_ascii=False)
             pending.append(
                 {
                     "id": waiting.approval_id,

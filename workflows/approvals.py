@@ -35,7 +35,7 @@ _SUMMARY_LENGTH = 60
 
 EXPIRED_NOTE = "Nobody decided in time."
 UNKNOWN_QUESTION = (
-    "The worker died while this call was running; it may have happened. Approve to run it again "
+    "This call was cut short, and it may have happened. Approve to run it again "
     "with the same idempotency key, reject to give up, or supply the verified result."
 )
 
@@ -143,6 +143,8 @@ class Approvals:
         data: dict[str, Any] = {"id": approval_id, **decision_of(record)}
         if plan.reason is not None:
             data["reason"] = plan.reason
+        if plan.digest is not None:
+            data["digest"] = plan.digest
         events = [NewEvent(ev.APPROVAL_DECIDED, data)]
         if record.drift is not None:
             events.append(NewEvent(ev.AGENT_DRIFT, record.drift))
@@ -174,7 +176,9 @@ class Approvals:
             "toolName": plan.tool,
             "agentId": agent,
         }
-        if plan.arguments is not None:
+        if plan.shown is not None:
+            pending["args"] = plan.shown
+        elif plan.arguments is not None:
             pending["args"] = json.loads(plan.arguments) if plan.arguments.strip() else {}
         if plan.reason is not None:
             pending["kind"] = plan.reason
@@ -185,6 +189,8 @@ class Approvals:
             "index": plan.index,
             "pending": pending,
         }
+        if plan.digest is not None:
+            data["digest"] = plan.digest
         if facts.approval_ttl:
             plan.expires_ms = now_ms() + int(facts.approval_ttl * 1000)
         await log.append(

@@ -20,9 +20,10 @@ MODEL_TIMEOUT = timedelta(minutes=15)
 MODEL_RETRY = RetryPolicy(
     initial_interval=timedelta(seconds=1),
     maximum_interval=timedelta(minutes=1),
-    maximum_attempts=8,
+    maximum_attempts=30,
 )
-"""Which failures are retried is said where they are raised (``activities/failures.py``)."""
+"""For workers that die while a model answers; how often a provider may fail is the activity's
+to say, which has the count in the ledger (``activities/model_call.py``)."""
 
 ONCE = RetryPolicy(maximum_attempts=1)
 """For tools: a policy with more attempts would also repeat deadlines and raised errors."""

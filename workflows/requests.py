@@ -34,6 +34,8 @@ _REQUEST_KEYS = {
     "max_steps",
     "workflow_id_prefix",
 }
+_JOINING_KEYS = ("agent", "business_state", "metadata", "max_steps")
+_WAIT = "Wait for the run's end, or send the input alone."
 _DECISION_KEYS = {"id", "approved", "note", "by", "scope", "result"}
 _RESULT_LIMIT = 64 * 1024
 
@@ -133,6 +135,48 @@ def read_decision(value: Any) -> Decision:
         result=decision.get("result"),
         has_result="result" in decision,
     )
+
+
+def read_joining(value: Any) -> tuple[Any, dict[str, Any]]:
+    """What a run that goes on is sent: the input, and what came with it.
+
+    Either the input itself, or the run request as it would have started a run.
+
+    Raises:
+        ConfigurationError: it has another form.
+    """
+    if not isinstance(value, dict) or set(value) == {INPUT_REF}:
+        return value, {}
+    request = _object(value, "Input", _REQUEST_KEYS, '{"input": …}')
+    given = {INPUT_REF: request[INPUT_REF]} if INPUT_REF in request else request.get("input")
+    return given, {key: request[key] for key in _JOINING_KEYS if key in request}
+
+
+def check_joining(asked: RunRequest, options: dict[str, Any], *, retry: bool) -> None:
+    """Whether what came with the input of a run that goes on is what this run has anyway.
+
+    Only its start can set it. To drop it without a word would be worse than to refuse it.
+
+    Raises:
+        ConfigurationError: it is not; ``field`` names the option.
+    """
+    agent = options.get("agent", asked.agent)
+    if agent != asked.agent:
+        msg = (
+            f"Session {asked.session_id!r} has a run of agent {asked.agent!r} that goes on, "
+            f"not of {agent!r}."
+        )
+        raise ConfigurationError(msg, field="agent", hint=_WAIT)
+    own = {"metadata": asked.metadata, "max_steps": asked.max_steps}
+    if asked.has_business_state:
+        own["business_state"] = asked.business_state
+    for name in ("business_state", "metadata", "max_steps"):
+        if name in options and not (retry and name in own and options[name] == own[name]):
+            msg = (
+                f"Session {asked.session_id!r} has a run that goes on, and {name} is set "
+                "when a run starts."
+            )
+            raise ConfigurationError(msg, field=name, hint=_WAIT)
 
 
 def check_input(value: Any) -> None:

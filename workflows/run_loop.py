@@ -255,6 +255,7 @@ class RunLoop:
             step=self.facts.step,
             recovery=policy.recovery,
             confirmed=plan.confirmed,
+            digest=plan.digest if plan.reason is None else None,
         )
         return await run_call(plan, task, policy, activity_id)
 

@@ -59,6 +59,7 @@ async def run_call(
             if _is_lost(cause):
                 if task.attempt > MAX_RERUNS:
                     return _error(plan, unknown_outcome(plan.tool))
+                task.confirmed = False  # it was for one more time
             elif isinstance(cause, TemporalTimeoutError):
                 text = "The tool did not finish in time; it may have had effects."
                 return _error(plan, tool_error_result(TIMEOUT, plan.tool, text))

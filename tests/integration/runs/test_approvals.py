@@ -68,7 +68,9 @@ async def test_the_client_decides(bench: Bench, till: Till) -> None:
         )
     assert (result.text, till.charged) == ("Done.", [250])
     (decided,) = await bench.events("approval/decided")
+    assert len(decided.data["digest"]) == 16
     assert decided.data == {
+        "digest": decided.data["digest"],
         "id": approval_id,
         "approved": True,
         "note": "for order 7",

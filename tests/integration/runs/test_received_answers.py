@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure import Agent, tool
-from perdure.activities import model_call
+from perdure.activities.liveness import until_stored
 from perdure.checkpoint_bridge.errors import RateLimitedError
 from perdure.checkpoint_bridge.ledger import MODEL_CALL, EffectId
 from perdure.testing import attempts, call
@@ -119,15 +119,14 @@ async def test_a_cancel_keeps_it_in_the_bill(
     model = bench.model([call("look")], "Done.")
     held = bench.gate()
     agent = Agent("agent", provider=model, tools=[look])
-    real = model_call.until_stored
 
     async def then_hold(use: Any) -> Any:
-        stored = await real(use)
+        stored = await until_stored(use)
         if getattr(stored, "done", False):
             await held.hold()
         return stored
 
-    monkeypatch.setattr(model_call, "until_stored", then_hold)
+    monkeypatch.setattr("perdure.activities.model_call.until_stored", then_hold)
     async with bench.serving(agent):
         handle = await bench.client.start("agent", "Go", session_id=session)
         await held.reached()
