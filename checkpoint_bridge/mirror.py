@@ -52,8 +52,10 @@ _FAILURES = 3
 """So many sessions in a row that cannot be written mean that the store is down."""
 _AT_A_TIME = 20
 """Saves that are written in one go, where a target can, and noted then."""
-_GATHER = 0.1
+_GATHER, _LONGEST_GATHER = 0.1, 2.0
 """Seconds between looks, so that the saves of busy runs are written together."""
+_SHARE = 4
+"""A mirror rests so many times as long as it worked: runs in this process go first."""
 _PATIENCE = 0.5
 """Seconds in which a worker ends the write that it is at, when another process takes over."""
 _CATCH_UP = 5.0
@@ -111,6 +113,7 @@ class Mirror:
         self._look_at_all = 0.0
         self._looked = False
         self._woken = asyncio.Event()
+        self._hurry = asyncio.Event()
 
     async def run(self) -> None:
         """Mirror until this is cancelled. No error of either store ends it."""
@@ -118,8 +121,11 @@ class Mirror:
         try:
             while True:
                 self._woken.clear()
+                started = time.monotonic()
                 await self._look()
-                await asyncio.sleep(_GATHER)
+                rest = min((time.monotonic() - started) * _SHARE, _LONGEST_GATHER)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._hurry.wait(), max(rest, _GATHER))
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._woken.wait(), self._pause())
         finally:
@@ -136,7 +142,8 @@ class Mirror:
 
         It does not wait for a target that is down, or for another process that writes to it.
         """
-        with contextlib.suppress(TimeoutError, PerdureError):
+        self._hurry.set()
+        try:
             async with asyncio.timeout(seconds):
                 while True:
                     found = await self.source.database.read(rows.behind, self.name)
@@ -147,7 +154,10 @@ class Mirror:
                     self._look_at_all = 0.0
                     self._woken.set()
                     await asyncio.sleep(_FIRST_DELAY / 10)
-        return False
+        except (TimeoutError, PerdureError):
+            return False
+        finally:
+            self._hurry.clear()
 
     async def copy_session(self, session_id: str) -> int:
         """Write the saves of one session that the target lacks, now; returns how many.
@@ -350,7 +360,7 @@ class Mirror:
         return written
 
     async def _write(self, session: Behind, saves: Sequence[Any], after: int) -> int:
-        first = sum(save.through_seq <= after for save in saves)
+        first: int = sum(save.through_seq <= after for save in saves)
         for start in range(first, len(saves), _AT_A_TIME):
             if not await self._lead():
                 raise _LostLeaseError
