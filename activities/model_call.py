@@ -86,15 +86,15 @@ class ModelCall(Deps):
             failure = ProviderError(
                 f"The provider of {agent.name} raised {type(error).__name__}: {text}"
             )
-        failed = await self._note(effect_id, failure)
+        failed = await self._note(effect_id, failure, agent.model or "unknown")
         raise to_failure(failure, final=failed >= PROVIDER_TRIES)
 
-    async def _note(self, effect_id: EffectId, error: PerdureError) -> int:
+    async def _note(self, effect_id: EffectId, error: PerdureError, name: str) -> int:
         """Record a failed attempt; returns how many there are. Deaths of workers are none."""
         attempt: dict[str, Any] = {"error": {"code": error.code, "message": error.message}}
         usage = error.usage if isinstance(error, ProviderError) else None
         if usage is not None:
-            attempt["usage"] = usage
+            attempt.update(usage=usage, model=name)
         return len(await until_stored(lambda: self.store.note_attempt(effect_id, attempt)))
 
 

@@ -274,6 +274,29 @@ class SessionState:
         self._new_calls(seq, -1)
 
 
+def spent(events: Iterable[Event]) -> dict[str, Any]:
+    """The usage of all model calls of a log: answers, and failed attempts whose cost is known.
+
+    A fork's begins where it leaves its parent, who has paid for what they share.
+    """
+    usage: dict[str, Any] = empty_usage()
+    for event in events:
+        if event.type == ev.END_SEED:
+            usage = empty_usage()
+        elif event.type in (ev.ASSISTANT_MESSAGE, ev.ASSISTANT_ATTEMPT):
+            counted = event.data.get("usage")
+            if counted is None:
+                continue
+            usage = add_model_call(
+                usage,
+                model=event.data.get("model") or "unknown",
+                usage_of_call={key: n for key, n in counted.items() if key != "estimated"},
+                cost_usd=event.data.get("costUsd"),
+                estimated=bool(counted.get("estimated")),
+            )
+    return usage
+
+
 _HANDLERS = {
     ev.TURN_START: "_on_turn_start",
     ev.TURN_END: "_on_turn_end",

@@ -14,12 +14,14 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.wire import INPUT_REF, UPDATE_INPUT, WORKFLOW
+from perdure.checkpoint_bridge.checkpoint import RunUsage
 from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
     SessionAwaitingApprovalError,
     SessionConflictError,
     SessionIdInvalidError,
 )
+from perdure.checkpoint_bridge.fold import spent
 from perdure.checkpoint_bridge.fork import UNSET, ForkPatch
 from perdure.checkpoint_bridge.mirror import mirroring
 from perdure.checkpoint_bridge.sql_store import SqlStore, session_not_found
@@ -203,6 +205,17 @@ class Client:
     async def history(self, session_id: str, limit: int | None = None) -> list[HistoryEntry]:
         """The saves that the store keeps, newest first; ``[]`` for an unknown session."""
         return await self.store.history(session_id, limit)
+
+    async def usage(self, session_id: str) -> RunUsage:
+        """What a session has cost: all runs' answers, and failed attempts whose cost is known.
+
+        A run's own ``usage`` counts its answers alone. What a fork shares with its parent is
+        counted there.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
+        """
+        return RunUsage.from_json(spent(await self.store.events(session_id)))
 
     async def sessions(self, limit: int | None = None) -> list[SessionInfo]:
         """Sessions, newest activity first."""
