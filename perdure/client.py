@@ -27,7 +27,7 @@ from perdure.checkpoint_bridge.mirror import mirroring
 from perdure.checkpoint_bridge.sql_store import SqlStore, session_not_found
 from perdure.checkpoint_bridge.transcript import input_messages
 from perdure.client_approvals import ClientApprovals
-from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal, rpc_failure
+from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal, rpc_failure, update
 from perdure.foreign import ForeignSessions
 from perdure.results import Fork, RunResult, SessionInfo
 from perdure.run_handle import RunHandle, run_error
@@ -278,7 +278,9 @@ class Client:
             return None
         self._check_type(session_id, found.workflow_type)
         info = found.raw_description.workflow_execution_info
-        return self.handle(session_id, info.first_run_id or found.run_id)
+        handle = self.handle(session_id, info.first_run_id or found.run_id)
+        handle.execution = found.run_id
+        return handle
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -352,9 +354,11 @@ class Client:
             row = await self.store.session(session_id)
             told = row is not None and row.agent != request["agent"]
         if told:
-            workflow = self.temporal.get_workflow_handle(self.workflow_id_prefix + session_id)
+            workflow = self.temporal.get_workflow_handle(
+                self.workflow_id_prefix + session_id, run_id=running.execution
+            )
             try:
-                await workflow.execute_update(UPDATE_INPUT, request)
+                await update(workflow, UPDATE_INPUT, request)
             except WorkflowUpdateFailedError as error:
                 failure = run_error(error.cause)
                 if isinstance(failure, SessionConflictError):

@@ -18,7 +18,7 @@ from perdure.checkpoint_bridge.errors import (
     SessionConflictError,
 )
 from perdure.checkpoint_bridge.fork import UNSET
-from perdure.connection import rpc_failure
+from perdure.connection import rpc_failure, update
 from perdure.run_handle import RunHandle, run_error
 
 if TYPE_CHECKING:
@@ -92,12 +92,10 @@ class ClientApprovals:
             row = await self._undecided(approval_id)
             handle = await self._waiting_run(row)
             workflow = self._client.temporal.get_workflow_handle(
-                self._client.workflow_id_prefix + row.session_id
+                self._client.workflow_id_prefix + row.session_id, run_id=handle.execution
             )
             try:
-                await asyncio.wait_for(
-                    workflow.execute_update(UPDATE_RESOLVE, decision), _UPDATE_SECONDS
-                )
+                await asyncio.wait_for(update(workflow, UPDATE_RESOLVE, decision), _UPDATE_SECONDS)
             except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
                 # No worker answers. A signal waits for one; if both arrive, the first counts.
                 await workflow.signal(SIGNAL_RESOLVE, decision)

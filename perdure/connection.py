@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from temporalio.client import Client
@@ -12,6 +13,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.checkpoint_bridge.errors import ConfigurationError, TemporalUnavailableError
 
 if TYPE_CHECKING:
+    from temporalio.client import WorkflowHandle
+
     from perdure.checkpoint_bridge.errors import PerdureError
 
 DEFAULT_ADDRESS = "localhost:7233"
@@ -63,3 +66,26 @@ def rpc_failure(error: RPCError, client: Client) -> PerdureError:
         return ConfigurationError(msg, field="namespace")
     msg = f"Temporal at {target} did not answer: {error.message or error.status.name}"
     return TemporalUnavailableError(msg)
+
+
+async def update(workflow: WorkflowHandle[Any, Any], name: str, argument: Any) -> Any:
+    """Send an update and wait for its answer.
+
+    A run that closes aborts the updates that wait, also some that it has taken already. So an
+    update goes to one execution (``workflow`` names it), and an abort is no answer before that
+    execution's history has been asked; else whoever tries again would have its way twice.
+
+    Raises:
+        RPCError: it was not taken.
+        WorkflowUpdateFailedError: it was refused.
+    """
+    update_id = str(uuid.uuid4())
+    try:
+        return await workflow.execute_update(name, argument, id=update_id)
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+        try:
+            return await workflow.get_update_handle(update_id).result()
+        except RPCError:
+            raise error from None

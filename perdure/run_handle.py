@@ -53,6 +53,8 @@ class RunHandle:
         self.session_id = session_id
         self.run_id = run_id
         """The first execution's run id; it stays the same when the run continues as new."""
+        self.execution = run_id
+        """The newest execution that is known."""
         self._temporal = temporal
         self._store = store
         self._workflow: WorkflowHandle[Any, Any] = temporal.get_workflow_handle(
