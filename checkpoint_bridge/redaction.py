@@ -3,7 +3,7 @@
 An exception's message is written for the people who run a program: it may quote a connection
 string or a header. A model needs the message to correct itself, and from there it goes to the
 model's provider, into the record and to the client. So the message stays, and what looks like a
-secret in it does not (``docs/decisions/0010``). This is the one place that says what that is.
+secret in it does not (``docs/decisions/0011``). This is the one place that says what that is.
 """
 
 from __future__ import annotations

@@ -139,6 +139,7 @@ async def _seconds(client: Client, session: str) -> float:
 def test_a_run_whose_worker_is_killed_ends_as_if_nothing_had_happened(
     outcome: Outcome, moment: str
 ) -> None:
+    """R1, R2, R13, R15, R21, R26: at whichever moment."""
     assert outcome.faults[moment] == []
 
 

@@ -125,7 +125,7 @@ async def test_of_two_workers_either_can_die(new_rig: Any, rig_module: Any) -> N
     assert [*faults[0], *faults[1]] == []
 
 
-async def test_a_slow_tool_is_not_taken_for_a_lost_one(rig: Any, client: Client) -> None:
+async def test_r34_a_slow_tool_is_not_taken_for_a_lost_one(rig: Any, client: Client) -> None:
     """Longer than the heartbeat timeout of 5 s, and no heartbeat of its own (R34)."""
     rig.start_worker()
     rig.hold("slow", "before:alpha")

@@ -123,7 +123,7 @@ async def test_the_run_shows_what_waits(bench: Bench, till: Till) -> None:
     assert state["pending_approvals"] == []
 
 
-async def test_twenty_decisions_at_once(bench: Bench, till: Till) -> None:
+async def test_r9_twenty_decisions_at_once(bench: Bench, till: Till) -> None:
     """One counts, with its author; the nineteen others hear whose it was."""
     async with bench.serving(till.agent):
         approval_id = await pause(bench)
@@ -162,7 +162,7 @@ async def test_twenty_plain_signals_at_once(bench: Bench, till: Till) -> None:
     assert len(await bench.results()) == 1
 
 
-async def test_an_unknown_id(bench: Bench, till: Till) -> None:
+async def test_r9_an_unknown_id(bench: Bench, till: Till) -> None:
     async with bench.serving(till.agent):
         await pause(bench)
         with pytest.raises(ApprovalNotFoundError, match="There is no approval 'nope'"):
@@ -176,7 +176,7 @@ async def test_an_unknown_id(bench: Bench, till: Till) -> None:
     assert till.charged == []
 
 
-async def test_a_decided_id(bench: Bench) -> None:
+async def test_r9_a_decided_id(bench: Bench) -> None:
     @tool(read_only=True, needs_approval=True)
     def step() -> str:
         return "done"
@@ -201,7 +201,7 @@ async def test_a_decided_id(bench: Bench) -> None:
     assert [message.get("isError") for message in await bench.results()] == [True, None]
 
 
-async def test_another_runs_id(bench: Bench, till: Till) -> None:
+async def test_r9_another_runs_id(bench: Bench, till: Till) -> None:
     other = f"{bench.session}-other"
     async with bench.serving(till.agent):
         mine, others = await pause(bench), await pause(bench, other)
@@ -215,7 +215,7 @@ async def test_another_runs_id(bench: Bench, till: Till) -> None:
         assert {each.id for each in await bench.client.approvals.list()} == {mine, others}
 
 
-async def test_after_the_end(bench: Bench, till: Till) -> None:
+async def test_r9_after_the_end(bench: Bench, till: Till) -> None:
     async with bench.serving(till.agent):
         approval_id = await pause(bench)
         running = await bench.client.running(bench.session)
@@ -310,7 +310,7 @@ async def test_a_predicate_that_raises_asks(bench: Bench, session: str) -> None:
         assert (paused.finish_reason, ran) == ("awaiting-approval", [])
 
 
-async def test_the_list_needs_only_the_store(bench: Bench, till: Till) -> None:
+async def test_r13_the_list_needs_only_the_store(bench: Bench, till: Till) -> None:
     async with bench.serving(till.agent):
         approval_id = await pause(bench)
     # No worker is up, and the reader is another one.
@@ -350,7 +350,7 @@ async def test_a_decision_waits_for_a_worker(bench: Bench, till: Till) -> None:
     assert till.charged == [250]
 
 
-async def test_a_failing_model_does_not_lose_the_result(bench: Bench) -> None:
+async def test_r23_a_failing_model_does_not_lose_the_result(bench: Bench) -> None:
     till = Till(bench)
     till.model.turns[1] = RuntimeError("no model today")
     async with bench.serving(till.agent):

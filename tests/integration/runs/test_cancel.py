@@ -51,7 +51,7 @@ def results(record: dict[str, Any]) -> list[Any]:
     return [each["kind"] if isinstance(each, dict) else each for each in contents]
 
 
-async def test_during_a_model_call(bench: Bench, session: str) -> None:
+async def test_r12_during_a_model_call(bench: Bench, session: str) -> None:
     model = bench.model([call("quick")], "Unheard.", "Done.")
     gate = model.gate(2)
     async with bench.serving(Agent("agent", provider=model, tools=[quick])):
@@ -68,7 +68,7 @@ async def test_during_a_model_call(bench: Bench, session: str) -> None:
     assert roles == ["user", "assistant", "tool", "user", "assistant"]
 
 
-async def test_during_an_async_tool(bench: Bench, session: str) -> None:
+async def test_r1_r12_during_an_async_tool(bench: Bench, session: str) -> None:
     """What had its result keeps it; what ran may have happened; what had not begun did not run."""
     gate = bench.gate()
     noticed: list[str] = []
@@ -150,7 +150,7 @@ async def test_a_tool_that_ends_well_when_it_is_cancelled(bench: Bench, session:
     assert results(record) == ["rolled back"]
 
 
-async def test_while_an_approval_waits(bench: Bench, session: str) -> None:
+async def test_r12_while_an_approval_waits(bench: Bench, session: str) -> None:
     model = bench.model([call("quick"), call("gated"), call("quick")], "Done.")
     async with bench.serving(Agent("agent", provider=model, tools=[quick, gated])):
         handle = await bench.client.start("agent", "Go", session_id=session)
@@ -162,7 +162,7 @@ async def test_while_an_approval_waits(bench: Bench, session: str) -> None:
     assert result.text == "Done."
 
 
-async def test_twice(bench: Bench, session: str) -> None:
+async def test_r12_twice(bench: Bench, session: str) -> None:
     gate = bench.gate()
 
     @tool
@@ -202,7 +202,7 @@ async def test_before_the_run_has_begun(bench: Bench, session: str) -> None:
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.01, 0.02, 0.04, 0.08])
-async def test_at_any_moment(bench: Bench, session: str, delay: float) -> None:
+async def test_r12_at_any_moment(bench: Bench, session: str, delay: float) -> None:
     """Whatever a cancel meets, also the instant of the end: one of two ends, both whole."""
     model = bench.model([call("quick"), call("quick")], "Done.", "More.", "Yet more.")
     async with bench.serving(Agent("agent", provider=model, tools=[quick])):

@@ -229,7 +229,7 @@ def without(model: Model, *gone: str, option: OnAgentDrift = "ignore") -> Agent:
 
 
 @pytest.mark.parametrize("option", ["warn", "error", "ignore"])
-async def test_a_missing_tool_cannot_be_approved(
+async def test_r22_a_missing_tool_cannot_be_approved(
     bench: Bench, session: str, option: OnAgentDrift
 ) -> None:
     model, approval_id = await paused(bench)
@@ -277,7 +277,7 @@ async def test_a_pending_call_whose_tool_is_gone(
     assert result.text == "Done."
 
 
-async def test_a_tool_that_goes_away_while_the_run_goes_on(bench: Bench, session: str) -> None:
+async def test_r22_a_tool_that_goes_away_while_the_run_goes_on(bench: Bench, session: str) -> None:
     """A recorded result needs no tool: the run goes on by what its history says."""
     model = bench.model([call("look"), call("pay"), call("look")], "Done.")
     async with bench.serving(Agent("agent", provider=model, tools=[pay, look])):

@@ -154,7 +154,7 @@ async def test_steps_left_are_what_the_run_had(bench: Bench, session: str) -> No
     assert (result.finish_reason, result.steps) == ("max-steps", 3)
 
 
-async def test_a_pause_takes_no_input(bench: Bench, session: str) -> None:
+async def test_r8_a_pause_takes_no_input(bench: Bench, session: str) -> None:
     model = bench.model([call("gated")], "Done.", "More.")
     async with bench.serving(Agent("agent", provider=model, tools=[gated])):
         paused = await bench.client.execute("agent", "Go", session_id=session)
@@ -235,7 +235,7 @@ async def test_new_input_waits_for_the_calls_results(bench: Bench, session: str)
     ]
 
 
-async def test_queued_input_survives_a_pause(bench: Bench, session: str) -> None:
+async def test_r8_queued_input_survives_a_pause(bench: Bench, session: str) -> None:
     gate = bench.gate()
 
     @tool(read_only=True)

@@ -91,7 +91,7 @@ async def rolled_over(bench: Bench, times: int) -> bool:
     return await executions(bench) > times
 
 
-async def test_while_an_approval_waits(
+async def test_r30_while_an_approval_waits(
     bench: Bench, session: str, shorten: Callable[..., None]
 ) -> None:
     shorten()
@@ -135,7 +135,7 @@ async def test_while_an_approval_waits(
     await bench.replay(session)
 
 
-async def test_a_decision_in_the_middle_of_it(
+async def test_r30_a_decision_in_the_middle_of_it(
     bench: Bench, session: str, shorten: Callable[..., None]
 ) -> None:
     """Whichever execution the decision reaches, it counts once."""
@@ -172,7 +172,7 @@ async def over(bench: Bench) -> bool:
     return await bench.client.running(bench.session) is None
 
 
-async def test_input_and_cancel_reach_a_later_execution(
+async def test_r30_input_and_cancel_reach_a_later_execution(
     bench: Bench, session: str, shorten: Callable[..., None]
 ) -> None:
     shorten()

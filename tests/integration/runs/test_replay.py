@@ -43,7 +43,7 @@ def recorder() -> Any:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-async def test_recorded_histories_replay(file: Path, shorten: Callable[..., None]) -> None:
+async def test_r20_recorded_histories_replay(file: Path, shorten: Callable[..., None]) -> None:
     if file.stem.startswith("rolled-over"):
         shorten(recorder().ROLL_OVER_AFTER)
     replayer = Replayer(workflows=[AgentWorkflow], workflow_runner=perdure.worker.workflow_runner())

@@ -1,4 +1,4 @@
-"""Large values: they reach the store and the model whole, and Temporal's history not at all."""
+"""Large values: they reach the store whole, and Temporal's history not at all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def history_text(bench: Bench) -> str:
     return "".join(texts)
 
 
-async def test_a_user_message_of_3_mb(bench: Bench, session: str) -> None:
+async def test_r5_a_user_message_of_3_mb(bench: Bench, session: str) -> None:
     text = "ü" * (3 * MEGABYTE // 2) + MARKER
     model = bench.model("Long.")
     async with bench.serving(Agent("agent", provider=model)):
@@ -50,7 +50,7 @@ async def test_a_large_message_to_a_run_that_goes_on(bench: Bench, session: str)
     assert [message.text for message in result.messages] == ["a", "One.", text, "Two."]
 
 
-async def test_a_tool_result_of_3_mb(bench: Bench, session: str) -> None:
+async def test_r5_a_tool_result_of_3_mb(bench: Bench, session: str) -> None:
     text = "x" * (3 * MEGABYTE) + MARKER
 
     @tool(read_only=True)
@@ -58,7 +58,8 @@ async def test_a_tool_result_of_3_mb(bench: Bench, session: str) -> None:
         return text
 
     model = bench.model([call("dump")], "Long.")
-    async with bench.serving(Agent("agent", provider=model, tools=[dump])):
+    agent = Agent("agent", provider=model, tools=[dump], max_result_chars=4 * MEGABYTE)
+    async with bench.serving(agent):
         await bench.client.execute("agent", "Go", session_id=session)
     assert model.requests[1].messages[-1]["content"] == json.dumps(text)
     assert MARKER not in await history_text(bench)
@@ -105,7 +106,7 @@ async def test_large_arguments_and_many_calls(bench: Bench, session: str) -> Non
     assert "z" * 4_000 not in await history_text(bench)
 
 
-async def test_history_grows_with_what_happened(bench: Bench, session: str) -> None:
+async def test_r5_history_grows_with_what_happened(bench: Bench, session: str) -> None:
     """Not with the conversation: each step costs the same, however long the talk before it."""
 
     @tool(read_only=True)

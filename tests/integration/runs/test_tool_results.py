@@ -82,7 +82,7 @@ VALUES: dict[str, tuple[Any, str]] = {
 }
 
 
-async def test_values(bench: Bench, session: str) -> None:
+async def test_r10_r24_values(bench: Bench, session: str) -> None:
     @tool(read_only=True)
     async def give(name: str) -> Any:
         return VALUES[name][0]
@@ -124,7 +124,7 @@ UNHOLDABLE: dict[str, Any] = {
 }
 
 
-async def test_what_json_cannot_hold(bench: Bench, session: str) -> None:
+async def test_r10_what_json_cannot_hold(bench: Bench, session: str) -> None:
     ran: list[str] = []
 
     @tool(read_only=True)

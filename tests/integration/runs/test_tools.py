@@ -77,7 +77,7 @@ class Order(BaseModel):
     to: str
 
 
-async def test_arguments_that_do_not_fit(bench: Bench) -> None:
+async def test_r6_arguments_that_do_not_fit(bench: Bench) -> None:
     ran: list[Order] = []
 
     @tool(idempotent=True)
@@ -116,7 +116,7 @@ async def test_no_arguments_at_all(bench: Bench) -> None:
     assert await run(bench, [call("now", ""), call("now", " {} ")], now) == ["UTC", "UTC"]
 
 
-async def test_an_unknown_tool(bench: Bench) -> None:
+async def test_r25_an_unknown_tool(bench: Bench) -> None:
     @tool(read_only=True)
     def known() -> str:
         return "fine"
@@ -128,7 +128,7 @@ async def test_an_unknown_tool(bench: Bench) -> None:
     assert second == "fine"
 
 
-async def test_deadlines(bench: Bench) -> None:
+async def test_r34_deadlines(bench: Bench) -> None:
     stuck = bench.gate()
 
     @tool(read_only=True, timeout=0.05)
@@ -227,7 +227,7 @@ async def test_concurrency_is_bounded(bench: Bench) -> None:
     assert sorted(entered[:2]) == [0, 1]
 
 
-async def test_results_are_in_call_order_though_they_end_in_reverse(bench: Bench) -> None:
+async def test_r21_results_are_in_call_order_though_they_end_in_reverse(bench: Bench) -> None:
     gates = [bench.gate() for _ in range(4)]
     ended: list[int] = []
 
@@ -261,7 +261,7 @@ async def test_results_are_in_call_order_though_they_end_in_reverse(bench: Bench
     ]
 
 
-async def test_the_prefix_is_recorded_while_others_run(bench: Bench, session: str) -> None:
+async def test_r26_the_prefix_is_recorded_while_others_run(bench: Bench, session: str) -> None:
     gate = bench.gate()
 
     @tool(read_only=True)
@@ -311,7 +311,7 @@ async def test_what_a_tool_knows_of_its_call(bench: Bench, session: str) -> None
     assert len({ctx.idempotency_key for ctx in contexts}) == 2
 
 
-async def test_keys_differ_for_all_calls(bench: Bench, session: str) -> None:
+async def test_r15_keys_differ_for_all_calls(bench: Bench, session: str) -> None:
     """Also when the model repeats its ids in every turn, in other runs, forks and sessions."""
     keys: list[str] = []
 
@@ -340,7 +340,15 @@ async def test_keys_differ_for_all_calls(bench: Bench, session: str) -> None:
         assert message["toolCallId"] in ("call_0", "call_1")
 
 
-@pytest.mark.parametrize("error", [httpx.ReadTimeout("late"), ConnectionResetError("reset")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        httpx.ReadTimeout("late"),
+        httpx.ConnectError("refused"),
+        ConnectionResetError("reset"),
+        TimeoutError("late"),
+    ],
+)
 async def test_a_broken_connection_repeats_the_same_call(bench: Bench, error: Exception) -> None:
     """A model that asked again would come with a new key; the effect may have happened."""
     keys: list[str] = []
@@ -371,3 +379,43 @@ async def test_a_connection_that_stays_broken_is_an_unknown_outcome(bench: Bench
     assert result["kind"] == "unknown-outcome"
     assert "GatewayError" in result["message"]
     assert len(tries) == 3
+
+
+@pytest.mark.parametrize("retried", [False, True])
+async def test_a_tool_that_must_not_run_twice_is_not_repeated(
+    bench: Bench,
+    retried: bool,  # noqa: FBT001
+) -> None:
+    """Unless it says itself after which errors that is fine."""
+    tries: list[int] = []
+
+    @tool(recovery="ambiguous", retry_on=(ConnectionError,) if retried else ())
+    def charge() -> None:
+        tries.append(1)
+        raise ConnectionResetError("reset")
+
+    (result,) = await run(bench, [call("charge")], charge)
+    assert result["kind"] == "unknown-outcome"
+    assert len(tries) == (3 if retried else 1)
+
+
+async def test_a_person_is_asked_about_a_broken_connection(bench: Bench, session: str) -> None:
+    keys: list[str] = []
+
+    @tool(recovery="ask")
+    async def charge(ctx: ToolContext) -> str:
+        keys.append(ctx.idempotency_key)
+        if len(keys) < 3:
+            raise httpx.ReadTimeout("late")
+        return "charged"
+
+    model = bench.model([call("charge")], "Done.")
+    async with bench.serving(Agent("agent", provider=model, tools=[charge])):
+        result = await bench.client.execute("agent", "Go", session_id=session)
+        for number in (1, 2):
+            assert (result.finish_reason, len(keys)) == ("awaiting-approval", number)
+            (pending,) = await bench.client.approvals.list(session)
+            assert pending.to_json()["kind"] == "unknown-outcome"
+            result = await bench.client.approvals.resolve(pending.id, approved=True)
+    assert result.text == "Done."
+    assert keys == [keys[0]] * 3

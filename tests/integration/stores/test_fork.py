@@ -162,7 +162,7 @@ async def test_a_fork_can_have_a_name(trip):
     ("session_id", "step", "kept"),
     [("trip", 9, [1, 2, 3]), ("trip", 0, [1, 2, 3]), ("nope", 1, [])],
 )
-async def test_a_step_that_is_not_kept(trip, record, session_id, step, kept):
+async def test_r36_a_step_that_is_not_kept(trip, record, session_id, step, kept):
     await trip.save("trip", record("trip", 2))  # out of order and twice
     with pytest.raises(CheckpointNotFoundError) as caught:
         await fork_session(trip, session_id, from_step=step)

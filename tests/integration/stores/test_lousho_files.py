@@ -49,7 +49,7 @@ async def test_reading_makes_nothing(store, folder):
 
 
 @pytest.mark.parametrize("left", [b"", b'{"sessionId": "trip", "mess', b"[]", b"\xff\xfe", b"null"])
-async def test_a_damaged_checkpoint_is_named_and_never_absent(store, folder, record, left):
+async def test_r35_a_damaged_checkpoint_is_named_and_never_absent(store, folder, record, left):
     await store.save("trip", record("trip"))
     path = folder / "checkpoints" / "trip.json"
     path.write_bytes(left)
@@ -101,7 +101,7 @@ async def test_an_id_that_leads_elsewhere_is_refused(store, tmp_path, record, se
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_what_a_killed_writer_left_is_nobodys(store, folder, record, monkeypatch):
+async def test_r35_what_a_killed_writer_left_is_nobodys(store, folder, record, monkeypatch):
     await store.save("trip", record("trip", 1))
 
     def killed(*_: object) -> None:
