@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from temporalio.client import Client as TemporalClient, WorkflowUpdateFailedError
-from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.client import Client as TemporalClient
 
-from perdure.activities.wire import INPUT_REF, UPDATE_INPUT, WORKFLOW
+from perdure.activities.wire import INPUT_REF
 from perdure.checkpoint_bridge.checkpoint import RunUsage
 from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
@@ -27,10 +24,10 @@ from perdure.checkpoint_bridge.mirror import mirroring
 from perdure.checkpoint_bridge.sql_store import SqlStore, session_not_found
 from perdure.checkpoint_bridge.transcript import input_messages
 from perdure.client_approvals import ClientApprovals
-from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal, rpc_failure, update
+from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal
 from perdure.foreign import ForeignSessions
 from perdure.results import Fork, RunResult, SessionInfo
-from perdure.run_handle import RunHandle, run_error
+from perdure.session_runs import SessionRuns
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -40,19 +37,15 @@ if TYPE_CHECKING:
     from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry
     from perdure.checkpoint_bridge.mirror import Mirror
     from perdure.checkpoint_bridge.sessions import SessionRow
+    from perdure.run_handle import RunHandle
 
 _CALLER_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_TRIES = 50
-_PAUSE = 0.1
 
 INPUT_LIMIT = 64 * 1024
 """Bytes of input that the start request holds itself; more goes through the store."""
 
 VALUE_LIMIT = 512 * 1024
 """Bytes of ``business_state`` and of ``metadata``, which travel in the start request."""
-
-_TITLE_LENGTH = 60
-_OF_A_RESUME = {"agent", "session_id", "input", "workflow_id_prefix"}
 
 
 class Client:
@@ -73,7 +66,8 @@ class Client:
         self.store = store
         self.task_queue = task_queue
         self.workflow_id_prefix = workflow_id_prefix
-        self.approvals = ClientApprovals(self)
+        self._runs = SessionRuns(temporal, store, task_queue=task_queue, prefix=workflow_id_prefix)
+        self.approvals = ClientApprovals(self._runs)
         self.mirrors = tuple(mirrors)
         """What this client writes saves to, unless a worker does."""
         self._foreign = ForeignSessions(store, self.mirrors)
@@ -158,7 +152,7 @@ class Client:
             request["metadata"] = _bounded("metadata", metadata)
         if max_steps is not None:
             request["max_steps"] = max_steps
-        return await self._start(request)
+        return await self._runs.start(request)
 
     async def resume(self, session_id: str) -> RunResult | None:
         """Finish an unfinished run, and wait for its end or pause.
@@ -178,23 +172,15 @@ class Client:
         if row is None or row.status in ("finished", "cleared"):
             return None
         await self._refuse_while_waiting(row)
-        return await (await self.reopen(session_id)).result()
-
-    async def reopen(self, session_id: str) -> RunHandle:
-        """Start an unfinished session's next execution without new input, or join the running one.
-
-        Raises:
-            SessionNotFoundError: there is no such session.
-        """
-        row = await self.store.session(session_id)
-        if row is None:
-            raise session_not_found(session_id)
-        return await self._start({"agent": row.agent, "session_id": session_id, "input": []})
+        return await (await self._runs.reopen(session_id)).result()
 
     def handle(self, session_id: str, run_id: str) -> RunHandle:
         """The handle of a run that was started before, here or elsewhere."""
-        workflow_id = self.workflow_id_prefix + session_id
-        return RunHandle(self.temporal, self.store, session_id, run_id, workflow_id)
+        return self._runs.handle(session_id, run_id)
+
+    async def running(self, session_id: str) -> RunHandle | None:
+        """The run of a session that goes on (or waits) now, or ``None``."""
+        return await self._runs.running(session_id)
 
     # -- sessions ----------------------------------------------------------------------------
 
@@ -265,23 +251,6 @@ class Client:
             raise SessionConflictError(msg, hint="Cancel the run, then delete the session.")
         await self.store.delete(session_id, keep_history=keep_history)
 
-    async def running(self, session_id: str) -> RunHandle | None:
-        """The run of a session that goes on (or waits) now, or ``None``."""
-        workflow_id = self.workflow_id_prefix + session_id
-        try:
-            found = await self.temporal.get_workflow_handle(workflow_id).describe()
-        except RPCError as error:
-            if error.status == RPCStatusCode.NOT_FOUND and "amespace" not in error.message:
-                return None
-            raise rpc_failure(error, self.temporal) from error
-        if found.status is None or found.status.name != "RUNNING":
-            return None
-        self._check_type(session_id, found.workflow_type)
-        info = found.raw_description.workflow_execution_info
-        handle = self.handle(session_id, info.first_run_id or found.run_id)
-        handle.execution = found.run_id
-        return handle
-
     # -- inside ------------------------------------------------------------------------------
 
     async def _known(self, session_id: str) -> SessionRow | None:
@@ -313,70 +282,6 @@ class Client:
         if len(_json("input", given)) <= INPUT_LIMIT:
             return {"input": given}
         return {INPUT_REF: await self.store.put_content(given)}
-
-    async def _start(self, request: dict[str, Any]) -> RunHandle:
-        """Start the session's next run, or bring the input to the one that goes on.
-
-        Between the two the run can end; so both are tried in turn until one has the input.
-        """
-        session_id = request["session_id"]
-        if self.workflow_id_prefix:
-            request["workflow_id_prefix"] = self.workflow_id_prefix
-        for _ in range(_TRIES):
-            try:
-                started = await self.temporal.start_workflow(
-                    WORKFLOW,
-                    request,
-                    id=self.workflow_id_prefix + session_id,
-                    task_queue=self.task_queue,
-                    static_summary=f"{request['agent']}: {session_id}"[:_TITLE_LENGTH],
-                )
-            except WorkflowAlreadyStartedError:
-                joined = await self._join(request)
-                if joined is not None:
-                    return joined
-                await asyncio.sleep(_PAUSE)
-            except RPCError as error:
-                raise rpc_failure(error, self.temporal) from error
-            else:
-                return self.handle(session_id, started.first_execution_run_id or "")
-        msg = f"The run of session {session_id!r} keeps ending and starting; try again."
-        raise SessionConflictError(msg)
-
-    async def _join(self, request: dict[str, Any]) -> RunHandle | None:
-        """Bring input to the run that goes on; ``None`` when it has ended meanwhile."""
-        session_id = request["session_id"]
-        running = await self.running(session_id)
-        if running is None:
-            return None
-        told = request.get("input") or not request.keys() <= _OF_A_RESUME
-        if not told:
-            row = await self.store.session(session_id)
-            told = row is not None and row.agent != request["agent"]
-        if told:
-            workflow = self.temporal.get_workflow_handle(
-                self.workflow_id_prefix + session_id, run_id=running.execution
-            )
-            try:
-                await update(workflow, UPDATE_INPUT, request)
-            except WorkflowUpdateFailedError as error:
-                failure = run_error(error.cause)
-                if isinstance(failure, SessionConflictError):
-                    return None
-                raise failure from error
-            except RPCError as error:
-                if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.RESOURCE_EXHAUSTED):
-                    return None
-                raise rpc_failure(error, self.temporal) from error
-        return running
-
-    def _check_type(self, session_id: str, workflow_type: str) -> None:
-        if workflow_type != WORKFLOW:
-            msg = (
-                f"The id {session_id!r} is in use by a workflow of type {workflow_type!r} "
-                f"in namespace {self.temporal.namespace!r}."
-            )
-            raise SessionConflictError(msg)
 
 
 class _Connecting:

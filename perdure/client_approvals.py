@@ -24,8 +24,8 @@ from perdure.run_handle import RunHandle, run_error
 if TYPE_CHECKING:
     from perdure.checkpoint_bridge.approvals import ApprovalRow
     from perdure.checkpoint_bridge.checkpoint import PendingApproval
-    from perdure.client import Client
     from perdure.results import RunResult
+    from perdure.session_runs import SessionRuns
 
 _TRIES = 50
 _PAUSE = 0.1
@@ -35,12 +35,12 @@ _UPDATE_SECONDS = 10.0
 class ClientApprovals:
     """``client.approvals``."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, runs: SessionRuns) -> None:
+        self._runs = runs
 
     async def list(self, session_id: str | None = None) -> list[PendingApproval]:
         """What waits for a decision, oldest first; no worker need be running."""
-        return await self._client.store.pending_approvals(session_id)
+        return await self._runs.store.pending_approvals(session_id)
 
     async def resolve(
         self,
@@ -91,9 +91,7 @@ class ClientApprovals:
         for _ in range(_TRIES):
             row = await self._undecided(approval_id)
             handle = await self._waiting_run(row)
-            workflow = self._client.temporal.get_workflow_handle(
-                self._client.workflow_id_prefix + row.session_id, run_id=handle.execution
-            )
+            workflow = self._runs.workflow(row.session_id, handle.execution)
             try:
                 await asyncio.wait_for(update(workflow, UPDATE_RESOLVE, decision), _UPDATE_SECONDS)
             except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
@@ -107,7 +105,7 @@ class ClientApprovals:
                     raise failure from error
             except RPCError as error:
                 if error.status not in (RPCStatusCode.NOT_FOUND, RPCStatusCode.RESOURCE_EXHAUSTED):
-                    raise rpc_failure(error, self._client.temporal) from error
+                    raise rpc_failure(error, self._runs.temporal) from error
             else:
                 return handle
             await asyncio.sleep(_PAUSE)
@@ -115,7 +113,7 @@ class ClientApprovals:
         raise ApprovalNotFoundError(msg, hint="See what the run does with `perdure show`.")
 
     async def _undecided(self, approval_id: str) -> ApprovalRow:
-        row = await self._client.store.approval(approval_id)
+        row = await self._runs.store.approval(approval_id)
         if row is None:
             msg = f"There is no approval {approval_id!r}."
             raise ApprovalNotFoundError(msg)
@@ -134,7 +132,7 @@ class ClientApprovals:
 
     async def _waiting_run(self, row: ApprovalRow) -> RunHandle:
         """The run that waits; it is started again when it was terminated or its Temporal lost."""
-        handle = await self._client.running(row.session_id)
+        handle = await self._runs.running(row.session_id)
         if handle is not None:
             return handle
-        return await self._client.reopen(row.session_id)
+        return await self._runs.reopen(row.session_id)

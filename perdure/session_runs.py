@@ -1,0 +1,137 @@
+"""The runs of sessions in Temporal: started, found, joined and opened again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from temporalio.client import WorkflowUpdateFailedError
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.activities.wire import UPDATE_INPUT, WORKFLOW
+from perdure.checkpoint_bridge.errors import SessionConflictError
+from perdure.checkpoint_bridge.sql_store import session_not_found
+from perdure.connection import rpc_failure, update
+from perdure.run_handle import RunHandle, run_error
+
+if TYPE_CHECKING:
+    from temporalio.client import Client as TemporalClient, WorkflowHandle
+
+    from perdure.checkpoint_bridge.sql_store import SqlStore
+
+_TRIES = 50
+_PAUSE = 0.1
+_TITLE_LENGTH = 60
+_OF_A_RESUME = {"agent", "session_id", "input", "workflow_id_prefix"}
+
+
+class SessionRuns:
+    """What client and approvals share: the way from a session to its run."""
+
+    def __init__(
+        self, temporal: TemporalClient, store: SqlStore, *, task_queue: str, prefix: str
+    ) -> None:
+        self.temporal = temporal
+        self.store = store
+        self.task_queue = task_queue
+        self.prefix = prefix
+        """Put before session ids to make workflow ids."""
+
+    def workflow(self, session_id: str, execution: str | None = None) -> WorkflowHandle[Any, Any]:
+        """Temporal's handle of a session's workflow: its newest execution, or a certain one."""
+        return self.temporal.get_workflow_handle(self.prefix + session_id, run_id=execution)
+
+    def handle(self, session_id: str, run_id: str) -> RunHandle:
+        """The handle of a run that was started before, here or elsewhere."""
+        workflow_id = self.prefix + session_id
+        return RunHandle(self.temporal, self.store, session_id, run_id, workflow_id)
+
+    async def running(self, session_id: str) -> RunHandle | None:
+        """The run of a session that goes on (or waits) now, or ``None``."""
+        try:
+            found = await self.workflow(session_id).describe()
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND and "amespace" not in error.message:
+                return None
+            raise rpc_failure(error, self.temporal) from error
+        if found.status is None or found.status.name != "RUNNING":
+            return None
+        self._check_type(session_id, found.workflow_type)
+        info = found.raw_description.workflow_execution_info
+        handle = self.handle(session_id, info.first_run_id or found.run_id)
+        handle.execution = found.run_id
+        return handle
+
+    async def reopen(self, session_id: str) -> RunHandle:
+        """Start an unfinished session's next execution without new input, or join the running one.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
+        """
+        row = await self.store.session(session_id)
+        if row is None:
+            raise session_not_found(session_id)
+        return await self.start({"agent": row.agent, "session_id": session_id, "input": []})
+
+    async def start(self, request: dict[str, Any]) -> RunHandle:
+        """Start the session's next run, or bring the input to the one that goes on.
+
+        Between the two the run can end; so both are tried in turn until one has the input.
+        """
+        session_id = request["session_id"]
+        if self.prefix:
+            request["workflow_id_prefix"] = self.prefix
+        for _ in range(_TRIES):
+            try:
+                started = await self.temporal.start_workflow(
+                    WORKFLOW,
+                    request,
+                    id=self.prefix + session_id,
+                    task_queue=self.task_queue,
+                    static_summary=f"{request['agent']}: {session_id}"[:_TITLE_LENGTH],
+                )
+            except WorkflowAlreadyStartedError:
+                joined = await self._join(request)
+                if joined is not None:
+                    return joined
+                await asyncio.sleep(_PAUSE)
+            except RPCError as error:
+                raise rpc_failure(error, self.temporal) from error
+            else:
+                return self.handle(session_id, started.first_execution_run_id or "")
+        msg = f"The run of session {session_id!r} keeps ending and starting; try again."
+        raise SessionConflictError(msg)
+
+    async def _join(self, request: dict[str, Any]) -> RunHandle | None:
+        """Bring input to the run that goes on; ``None`` when it has ended meanwhile."""
+        session_id = request["session_id"]
+        running = await self.running(session_id)
+        if running is None:
+            return None
+        told = request.get("input") or not request.keys() <= _OF_A_RESUME
+        if not told:
+            row = await self.store.session(session_id)
+            told = row is not None and row.agent != request["agent"]
+        if told:
+            workflow = self.workflow(session_id, running.execution)
+            try:
+                await update(workflow, UPDATE_INPUT, request)
+            except WorkflowUpdateFailedError as error:
+                failure = run_error(error.cause)
+                if isinstance(failure, SessionConflictError):
+                    return None
+                raise failure from error
+            except RPCError as error:
+                if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.RESOURCE_EXHAUSTED):
+                    return None
+                raise rpc_failure(error, self.temporal) from error
+        return running
+
+    def _check_type(self, session_id: str, workflow_type: str) -> None:
+        if workflow_type != WORKFLOW:
+            msg = (
+                f"The id {session_id!r} is in use by a workflow of type {workflow_type!r} "
+                f"in namespace {self.temporal.namespace!r}."
+            )
+            raise SessionConflictError(msg)
