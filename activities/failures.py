@@ -76,7 +76,8 @@ def boundary(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
             raise
         except ApplicationError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it was, the run says so
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001
+            # Whatever it was, it ends no worker.
             # A mistake of ours would be made again at every attempt: the run fails, and can be
             # resumed by a worker that has it mended.
             activity.logger.exception("%s failed unexpectedly", function.__name__)

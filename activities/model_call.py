@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,11 @@ class ModelCall(Deps):
             return await agent.provider.generate(request)
         except PerdureError as error:
             failure = error
-        except Exception as error:  # noqa: BLE001 - a provider of one's own may raise anything
+        except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+            # A provider of one's own may raise anything; only a cancel of ours goes on as one.
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
+                raise
             activity.logger.exception("The provider of %s failed", agent.name)
             text = safe_text(error, os.environ)
             failure = ProviderError(

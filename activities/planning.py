@@ -106,7 +106,7 @@ def _needs_approval(tool: Tool, arguments: BaseModel) -> bool:
         return tool.needs_approval
     try:
         return bool(tool.needs_approval(arguments))
-    except Exception:  # noqa: BLE001 - whatever it was, the answer is to ask
-        # A broken gate must not let a payment through.
+    except (Exception, SystemExit, KeyboardInterrupt):  # noqa: BLE001 - as below
+        # Whatever it was, the answer is to ask: a broken gate must not let a payment through.
         activity.logger.exception("The approval predicate of %s raised; asking a person", tool.name)
         return True

@@ -14,6 +14,7 @@ from perdure.checkpoint_bridge.errors import (
     SessionAwaitingApprovalError,
     SessionIdInvalidError,
 )
+from perdure.checkpoint_bridge.sql_store import SqlStore
 from perdure.testing import attempts, call
 
 if TYPE_CHECKING:
@@ -276,6 +277,33 @@ async def test_input_while_the_run_ends_starts_the_next(bench: Bench, session: s
         (1, "finished"),
         (1, "finished"),
     ]
+
+
+async def test_a_cancel_while_the_run_ends_loses_no_input(
+    bench: Bench, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run has finished; what arrived meanwhile starts the next one all the same."""
+    held = bench.gate()
+    put = SqlStore.put_content
+
+    async def late(store: SqlStore, value: Any) -> str:
+        await held.hold()
+        return await put(store, value)
+
+    monkeypatch.setattr(SqlStore, "put_content", late)
+    model = bench.model("One.", "Two.")
+    gate = model.gate(1)
+    async with bench.serving(Agent("agent", provider=model)):
+        first = await bench.client.start("agent", "a", session_id=session)
+        await gate.reached()
+        await bench.client.start("agent", "b", session_id=session)
+        gate.open()
+        await held.reached()
+        await first.cancel()
+        held.open()
+        result = await first.result()
+    assert result.text == "Two."
+    assert [text for _, text in await talk(bench)] == ["a", "One.", "b", "Two."]
 
 
 async def test_input_that_races_with_ends(bench: Bench, session: str) -> None:

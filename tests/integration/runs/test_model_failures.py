@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -68,11 +69,13 @@ async def test_retry_after_is_what_counts(bench: Bench, session: str) -> None:
     [
         ProviderError("HTTP 400: context too long", status=400),
         RuntimeError("a bug in a provider"),
+        SystemExit("a provider that gives up"),
+        asyncio.CancelledError("of its own"),
         KeyError("choices"),
     ],
 )
 async def test_what_cannot_be_mended_fails_at_once(
-    bench: Bench, session: str, error: Exception
+    bench: Bench, session: str, error: BaseException
 ) -> None:
     model = bench.model([call("look")], attempts(error, "Done."))
     async with bench.serving(Agent("agent", provider=model, tools=[look])):
