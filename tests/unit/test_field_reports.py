@@ -42,3 +42,15 @@ def test_every_row_is_named_by_a_test() -> None:
     named = set().union(*map(rows_of, functions()))
     assert named <= ROWS
     assert ROWS - named == set(LATER), "missing, or no longer to come"
+
+
+def test_the_failure_model_names_tests_that_there_are() -> None:
+    text = (TESTS.parent / "docs" / "failure-model.md").read_text("utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "---" not in line]
+    rows = [row for row in rows if not row.startswith("| operation |")]
+    there_are = {test.name for test in functions()}
+    assert len(rows) > 50
+    for row in rows:
+        named = re.findall(r"`(test_\w+)`", row)
+        assert named, row
+        assert set(named) <= there_are, row
