@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import event
+from temporalio.common import RetryPolicy
 
 from perdure import Agent, ToolContext, tool
 from perdure.checkpoint_bridge import database
@@ -72,6 +73,41 @@ async def test_a_run_that_timed_out_goes_on(bench: Bench, session: str) -> None:
         result = await bench.client.resume(session)
     assert result is not None
     assert (result.text, len(model.requests)) == ("Done.", 2)
+
+
+async def test_r2_a_workflow_retry_policy_repeats_no_effect(bench: Bench, session: str) -> None:
+    """Temporal starts such a run again by itself: it goes on where it was, with the same keys."""
+    gate = bench.gate()
+    keys: list[tuple[str, int]] = []
+
+    @tool
+    async def pay(ctx: ToolContext) -> str:
+        keys.append((ctx.idempotency_key, ctx.attempt))
+        if len(keys) == 2:
+            await gate.hold()
+        return "paid"
+
+    @tool
+    async def look(ctx: ToolContext) -> str:
+        keys.append((ctx.idempotency_key, ctx.attempt))
+        return "seen"
+
+    model = bench.model([call("look")], [call("pay")], "Done.")
+    async with bench.serving(Agent("agent", provider=model, tools=[pay, look])):
+        handle = await bench.temporal.start_workflow(
+            "AgentWorkflow",
+            {"agent": "agent", "input": "Go"},
+            id=session,
+            task_queue=bench.queue,
+            run_timeout=timedelta(seconds=2),
+            retry_policy=RetryPolicy(maximum_attempts=3),
+        )
+        outcome = await handle.result()
+        gate.open()
+    assert outcome["text"] == "Done."
+    assert len(model.requests) == 3
+    assert [attempt for _, attempt in keys] == [1, 1, 2]
+    assert len({key for key, _ in keys}) == 2
 
 
 async def test_a_full_disk_is_waited_for(

@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from pydantic import BaseModel, Field
 
 from perdure import Agent, tool
@@ -82,21 +83,34 @@ VALUES: dict[str, tuple[Any, str]] = {
 }
 
 
-async def test_r10_r24_values(bench: Bench, session: str) -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_r10_r24_values(
+    bench: Bench,
+    session: str,
+    restarted: bool,  # noqa: FBT001
+) -> None:
     @tool(read_only=True)
     async def give(name: str) -> Any:
         return VALUES[name][0]
 
     calls = [call("give", {"name": name}) for name in VALUES]
     model = bench.model(calls, "Done.")
-    async with bench.serving(Agent("agent", provider=model, tools=[give])):
+    agent = Agent("agent", provider=model, tools=[give])
+    if restarted:
+        gate = model.gate(2)
+        async with bench.serving(agent):
+            await bench.client.start("agent", "Go", session_id=session)
+            await gate.reached()
+            await bench.workflow().terminate()
+        gate.open()
+    async with bench.serving(agent):
         await bench.client.execute("agent", "Go", session_id=session)
     results = await bench.results()
     got = {name: result["content"] for name, result in zip(VALUES, results, strict=True)}
     assert got == {name: text for name, (_, text) in VALUES.items()}
     assert not any("isError" in result for result in results)
     # What the model is shown is what the record says.
-    assert [message["content"] for message in model.requests[1].messages[2:]] == list(got.values())
+    assert [message["content"] for message in model.requests[-1].messages[2:]] == list(got.values())
 
 
 def endless() -> list[Any]:
