@@ -290,7 +290,7 @@ def _stored_number(value: float) -> str:
         return str(value)
     if math.isinf(value):
         return "-1e999" if value < 0 else "1e999"
-    return _number(value)
+    return repr(value)
 
 
 # --- reading ----------------------------------------------------------------------------------
