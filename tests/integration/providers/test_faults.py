@@ -38,7 +38,7 @@ GOOD = {
 
 @pytest.fixture(params=[OpenAIProvider, AnthropicProvider])
 async def provider(service: Any, request: Any) -> AsyncIterator[Any]:
-    made = request.param(base_url=service.url, api_key=KEY, timeout=0.3, headers={"x-team": TEAM})
+    made = request.param(base_url=service.url, api_key=KEY, timeout=60, headers={"x-team": TEAM})
     yield made
     await made.aclose()
 
@@ -208,6 +208,7 @@ async def test_connections_that_break(service: Any, provider: Any) -> None:
 
 async def test_an_answer_that_stops_coming_times_out(service: Any, provider: Any) -> None:
     service.will_break("stall", GOOD)
+    provider._timeout = 0.3
     error = await failure(provider)
     assert (error.status, error.retryable) == (None, True)
     assert "timed out waiting" in str(error)
@@ -267,7 +268,6 @@ async def test_a_wrong_base_url_is_a_configuration_error(service: Any, url: str)
 
 async def test_cancelling_a_call_frees_its_connection(service: Any, provider: Any) -> None:
     service.will_break("stall", GOOD)
-    provider._timeout = 60
     task = asyncio.ensure_future(provider.generate(REQUEST))
     await service.arrived.wait()
     task.cancel()
