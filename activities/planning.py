@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 from temporalio import activity
 
+from perdure.activities.content import to_json_value
 from perdure.activities.wire import CallPlan, Content
 from perdure.checkpoint_bridge.events import digest_of, dump
 from perdure.checkpoint_bridge.tool_errors import not_found_message, tool_error_result
@@ -82,8 +83,12 @@ def arguments_digest(tool: Tool, arguments: BaseModel) -> str | None:
 
     A validator can change them, so the raw arguments alone do not say what will run.
     """
-    read = _as_read(arguments)
-    return None if read is None else digest_of(dump([tool.name, read]))[:16]
+    try:
+        # Not as it is shown: a set has no order there, and this must be the same in any process.
+        read = to_json_value(arguments.model_dump(by_alias=True, exclude_unset=True))
+    except Exception:  # noqa: BLE001 - a type of the user's own can do anything here
+        return None
+    return digest_of(dump([tool.name, read]))[:16]
 
 
 def _as_read(arguments: BaseModel) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel, field_validator
 
 from perdure import Agent, ToolContext, tool
+from perdure.activities.planning import arguments_digest, parse_arguments
 from perdure.testing import call
 
 if TYPE_CHECKING:
@@ -78,6 +79,20 @@ async def test_r28_what_would_run_otherwise_than_approved_does_not_run(
         assert pending.args == {"amount": 90}
         await bench.client.approvals.resolve(str(again.approval_id), approved=True)
     assert paid == [90]
+
+
+def test_r28_equal_arguments_have_one_digest_in_any_process() -> None:
+    @tool(read_only=True)
+    def label(numbers: set[int], by: str = "ann") -> None: ...
+
+    def digest(raw: str) -> str | None:
+        arguments = parse_arguments(label, raw)
+        assert isinstance(arguments, BaseModel)
+        return arguments_digest(label, arguments)
+
+    # These two sets are equal, and iterate differently.
+    assert digest('{"numbers": [8, 0]}') == digest('{"numbers": [0, 8]}')
+    assert digest('{"numbers": [8, 0]}') != digest('{"numbers": [8, 1]}')
 
 
 async def test_r29_a_rejection_is_one_result_with_its_reason(bench: Bench, session: str) -> None:
