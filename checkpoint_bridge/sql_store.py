@@ -477,7 +477,8 @@ def run_goes_on(session_id: str) -> SessionConflictError:
 
 def session_not_found(session_id: str) -> SessionNotFoundError:
     """The error for a session id that the store does not hold."""
-    return SessionNotFoundError(f"There is no session {session_id!r} in the store.")
+    hint = "List them with `perdure sessions`; a run that no worker has taken yet is not there."
+    return SessionNotFoundError(f"There is no session {session_id!r} in the store.", hint=hint)
 
 
 class MemoryStore(SqlStore):

@@ -155,7 +155,7 @@ class Client:
         return await self._runs.start(request)
 
     async def resume(self, session_id: str) -> RunResult | None:
-        """Finish an unfinished run, and wait for its end or pause.
+        """Finish an unfinished run or join the open one, and wait for its end or pause.
 
         A session that only a mirror holds is imported first.
 
@@ -170,7 +170,9 @@ class Client:
         if row is None:
             row = await self._foreign.bring(session_id, needed=True)
         if row is None or row.status in ("finished", "cleared"):
-            return None
+            # Of a run that no worker has taken yet, the store knows nothing.
+            running = await self.running(session_id)
+            return None if running is None else await running.result()
         await self._refuse_while_waiting(row)
         return await (await self._runs.reopen(session_id)).result()
 

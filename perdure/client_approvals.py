@@ -97,6 +97,7 @@ class ClientApprovals:
             except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
                 # No worker answers. A signal waits for one; if both arrive, the first counts.
                 await workflow.signal(SIGNAL_RESOLVE, decision)
+                handle.unanswered = True
                 return handle
             except WorkflowUpdateFailedError as error:
                 failure = run_error(error.cause)

@@ -55,6 +55,8 @@ class RunHandle:
         """The first execution's run id; it stays the same when the run continues as new."""
         self.execution = run_id
         """The newest execution that is known."""
+        self.unanswered = False
+        """Whether what was sent to it waits in Temporal, because no worker answered."""
         self._temporal = temporal
         self._store = store
         self._workflow: WorkflowHandle[Any, Any] = temporal.get_workflow_handle(

@@ -30,7 +30,7 @@ import typer
 
 from perdure import __version__
 from perdure.checkpoint_bridge.errors import PerdureError
-from perdure.cli import changing, demo, exits, moving, reading, running, serving
+from perdure.cli import changing, demo, exits, moving, reading, running, serving, stopping
 from perdure.cli.output import make_output_safe
 from perdure.process import run_program
 
@@ -58,7 +58,7 @@ for _panel, _name, _command in (
     (_RUNS, "approve", running.approve),
     (_RUNS, "reject", running.reject),
     (_RUNS, "resume", running.resume),
-    (_RUNS, "cancel", running.cancel),
+    (_RUNS, "cancel", stopping.cancel),
     (_SESSIONS, "sessions", reading.sessions),
     (_SESSIONS, "show", reading.show_session),
     (_SESSIONS, "history", reading.history),

@@ -94,7 +94,6 @@ def run(
     On a session that exists, the prompt continues its conversation.
     """
     where = Where(store, temporal, namespace, task_queue, tuple(mirrors or ()))
-    seconds_option("--timeout", timeout)
     if session_id is None:
         session_id = str(uuid.uuid4())
     options: dict[str, Any] = {"session_id": session_id, "max_steps": max_steps}
@@ -131,7 +130,6 @@ def resume(
 ) -> int:
     """Finish a run that was interrupted, start a fork, or wait for a run that goes on."""
     where = Where(store, temporal, namespace, task_queue, tuple(mirrors or ()))
-    seconds_option("--timeout", timeout)
     running = _Running(where, f"{session} is at work", timeout=timeout, as_json=as_json)
     return _run(running.resume(session))
 
@@ -141,6 +139,14 @@ def approve(
     *,
     note: NoteOption = None,
     by: ByOption = None,
+    result: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help="For a call whose outcome is unknown: what it returned; it is not run again.",
+            show_default=False,
+        ),
+    ] = None,
     timeout: TimeoutOption = None,
     no_wait: NoWaitOption = False,
     store: StoreOption = DEFAULT_STORE,
@@ -150,10 +156,12 @@ def approve(
     as_json: JsonOption = False,
 ) -> int:
     """Let a call that waits run, and wait for the run's end or next pause."""
+    decision: dict[str, Any] = {"approved": True, "note": note, "by": by}
+    if result is not None:
+        decision["result"] = json_option("--result", result)
     where = Where(store, temporal, namespace, task_queue)
-    seconds_option("--timeout", timeout)
     running = _Running(where, "Going on after the approval", timeout=timeout, as_json=as_json)
-    return _run(running.decide(approval, approved=True, note=note, by=by, wait=not no_wait))
+    return _run(running.decide(approval, decision, wait=not no_wait))
 
 
 def reject(
@@ -170,25 +178,10 @@ def reject(
     as_json: JsonOption = False,
 ) -> int:
     """Give the model a rejection for a call that waits; the note tells it why."""
+    decision = {"approved": False, "note": note, "by": by}
     where = Where(store, temporal, namespace, task_queue)
-    seconds_option("--timeout", timeout)
     running = _Running(where, "Going on after the rejection", timeout=timeout, as_json=as_json)
-    return _run(running.decide(approval, approved=False, note=note, by=by, wait=not no_wait))
-
-
-def cancel(
-    session: SessionArgument,
-    *,
-    timeout: TimeoutOption = None,
-    store: StoreOption = DEFAULT_STORE,
-    temporal: TemporalOption = None,
-    namespace: NamespaceOption = None,
-    task_queue: TaskQueueOption = DEFAULT_TASK_QUEUE,
-) -> int:
-    """Stop a session's run. What is finished stays, and the session can be continued."""
-    where = Where(store, temporal, namespace, task_queue)
-    seconds_option("--timeout", timeout)
-    return _run(_cancel(where, session, timeout))
+    return _run(running.decide(approval, decision, wait=not no_wait))
 
 
 class _Running:
@@ -207,7 +200,7 @@ class _Running:
         """Whether there is a run that goes on when we stop waiting for it."""
         self.where = where
         self.text = text
-        self.timeout = timeout
+        self.timeout = seconds_option("--timeout", timeout)
         self.as_json = as_json
 
     async def follow(
@@ -246,7 +239,8 @@ class _Running:
         from perdure.checkpoint_bridge.sql_store import session_not_found
 
         async with connected(self.where) as client:
-            if not client.mirrors and await client.store.session(session_id) is None:
+            known = client.mirrors or await client.store.session(session_id) is not None
+            if not known and await client.running(session_id) is None:
                 raise session_not_found(session_id)
             try:
                 result = await self._wait(client.resume(session_id), client, session_id)
@@ -264,13 +258,14 @@ class _Running:
         note(f"Nothing to resume: session {session_id} is finished.")
         return exits.DONE
 
-    async def decide(
-        self, approval_id: str, *, approved: bool, note: str | None, by: str | None, wait: bool
-    ) -> int:
+    async def decide(self, approval_id: str, decision: dict[str, Any], *, wait: bool) -> int:
         """Decide about an approval and follow the run."""
 
         async def begin(client: Client) -> RunHandle:
-            return await client.approvals.decide(approval_id, approved=approved, note=note, by=by)
+            handle = await client.approvals.decide(approval_id, **decision)
+            if handle.unanswered:
+                note("No worker answers; Temporal keeps the decision until one takes it.")
+            return handle
 
         session_id = await self._session_of(approval_id)
         return await self.follow(begin, session_id, wait=wait, after_approval=approval_id)
@@ -354,30 +349,6 @@ class _Running:
     def _with_command(self, error: SessionAwaitingApprovalError) -> SessionAwaitingApprovalError:
         error.hint = f"Approve it: {self.where.command('approve', error.approval_id)}"
         return error
-
-
-async def _cancel(where: Where, session_id: str, timeout: float | None) -> int:  # noqa: ASYNC109
-    from perdure.checkpoint_bridge.sql_store import session_not_found
-    from perdure.cli.waiting import wait_for
-
-    async with connected(where) as client:
-        handle = await client.running(session_id)
-        if handle is None:
-            if await client.store.session(session_id) is None:
-                raise session_not_found(session_id)
-            note(f"No run of session {session_id} goes on.")
-            return exits.DONE
-        await handle.cancel()
-
-        async def ended() -> None:
-            while (now := await client.running(session_id)) and now.run_id == handle.run_id:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
-
-        text = f"Stopping {session_id}"
-        await wait_for(ended(), client, session_id, where, text=text, timeout=timeout)
-    note(f"The run of session {session_id} was stopped.")
-    note(f"Go on with it: {where.command('resume', session_id)}")
-    return exits.DONE
 
 
 @contextlib.asynccontextmanager

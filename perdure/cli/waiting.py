@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.checkpoint_bridge.errors import PerdureError, StorageError
 from perdure.cli.output import note, progress
+from perdure.cli.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -32,6 +33,11 @@ LOOK_EVERY = 5.0
 _STUCK = timedelta(seconds=4)
 """So long a task lies in its queue only when nobody takes it."""
 
+NOBODY = "No worker seems to serve task queue"
+
+_REASON = 200
+"""Characters of a failure that are shown while its call is tried again."""
+
 _FAILING = 3
 """A workflow task of so many attempts fails because of the worker's code."""
 
@@ -47,6 +53,7 @@ async def wait_for(
     *,
     text: str,
     timeout: float | None = None,  # noqa: ASYNC109 - the run goes on when it passes
+    advice: str = "",
 ) -> T:
     """Wait for a result with a progress line.
 
@@ -57,13 +64,14 @@ async def wait_for(
         where: for the commands that messages name.
         text: what is waited for.
         timeout: seconds until this gives up.
+        advice: what to tell people when no worker takes the run's work.
 
     Raises:
         PerdureError: what ``work`` raises; or the time is over, or the worker of the run
             writes to another store.
     """
     task = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(_watch(client, session_id))
+    watch = asyncio.ensure_future(_watch(client, session_id, advice))
     try:
         await _until_first({task, watch}, text, timeout)
         if not task.done() and watch.done():
@@ -100,7 +108,7 @@ async def _until_first(
         )
 
 
-async def _watch(client: Client, session_id: str | None) -> None:
+async def _watch(client: Client, session_id: str | None, advice: str) -> None:
     """Look every few seconds; ends only with an error."""
     told = ""
     while True:
@@ -111,6 +119,8 @@ async def _watch(client: Client, session_id: str | None) -> None:
             trouble = await _trouble(client, session_id)
         if trouble and trouble != told:
             note(f"{trouble}; waiting.")
+            if advice and trouble.startswith(NOBODY):
+                note(advice)
         if told and not trouble:
             note("It goes on.")
         told = trouble
@@ -119,24 +129,51 @@ async def _watch(client: Client, session_id: str | None) -> None:
 
 
 async def _trouble(client: Client, session_id: str | None) -> str:
-    """Why the run does not go on: nobody takes its work, or its worker's code fails."""
-    nobody = f"No worker seems to serve task queue {client.task_queue!r}"
-    if not await has_worker(client):
+    """Why the run does not go on: nobody takes its work, its code fails, or its calls do."""
+    found = None if session_id is None else await _described(client, session_id)
+    # A run stays on the task queue that it was started on, whatever ours is.
+    queue = client.task_queue if found is None else found.task_queue
+    nobody = f"{NOBODY} {queue!r}"
+    if not await has_worker(client, queue):
         return nobody
-    if session_id is None:
+    if found is None:
         return ""
-    handle = client.temporal.get_workflow_handle(client.workflow_id_prefix + session_id)
-    found = await handle.describe()
     if _lies_around(found):
         return nobody
     raw: Any = found.raw_description
     if raw.HasField("pending_workflow_task") and raw.pending_workflow_task.attempt >= _FAILING:
         return "The worker fails to go on with the run, see its log"
+    return _failing_call(raw.pending_activities)
+
+
+async def _described(client: Client, session_id: str) -> WorkflowExecutionDescription | None:
+    """The session's open run, or ``None``: it has not begun, or it has ended."""
+    from temporalio.service import RPCError, RPCStatusCode
+
+    handle = client.temporal.get_workflow_handle(client.workflow_id_prefix + session_id)
+    try:
+        found = await handle.describe()
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            return None
+        raise
+    return found if found.status is not None and found.status.name == "RUNNING" else None
+
+
+def _failing_call(pending: Any) -> str:
+    """Which call is tried again and again, and why."""
+    from perdure.activities.wire import ACTIVITY_MODEL
+
+    for call in pending:
+        if call.attempt > 1 and call.HasField("last_failure"):
+            what = "The model call" if call.activity_type.name == ACTIVITY_MODEL else "A call"
+            why = one_line(call.last_failure.message, _REASON)
+            return f"{what} is tried again (attempt {call.attempt}): {why}"
     return ""
 
 
-async def has_worker(client: Client) -> bool:
-    """Whether a worker asked for work of the task queue in the last minute."""
+async def has_worker(client: Client, queue: str) -> bool:
+    """Whether a worker asked for work of a task queue in the last minute."""
     from temporalio.api.enums.v1 import TaskQueueType
     from temporalio.api.taskqueue.v1 import TaskQueue
     from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
@@ -144,7 +181,7 @@ async def has_worker(client: Client) -> bool:
     response = await client.temporal.workflow_service.describe_task_queue(
         DescribeTaskQueueRequest(
             namespace=client.temporal.namespace,
-            task_queue=TaskQueue(name=client.task_queue),
+            task_queue=TaskQueue(name=queue),
             task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
         )
     )
