@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _TITLE_LENGTH = 80
+_ERROR_LENGTH = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ _FIND = (
 )
 _INSERT_EVENTS = insert(events)
 _INSERT_SAVES = insert(saves)
-_CHANGED = ("head", "writer", "title", "updated_at", "has_checkpoint", "status", "step")
+_CHANGED = ("head", "writer", "title", "updated_at", "has_checkpoint", "status", "step", "last_end")
 _UPDATE = (
     update(sessions)
     .where(sessions.c.session_id == bindparam("key"))
@@ -95,6 +96,7 @@ def append(
         values["updated_at"] = batch.time_ms
         values["title"] = row.title or _title(new)
         values["step"] = _step(values["step"], new)
+        values["last_end"] = _last_end(values["last_end"], new)
     # A save that another attempt of this append has made already is not made again.
     new_saves = [save for save in batch.saves if save.after > there]
     if new_saves:
@@ -213,6 +215,21 @@ def _step(step: int, new: Sequence[NewEvent]) -> int:
         elif event.type == ev.CHECKPOINT_SET:
             step = ev.step_of(event.data["fields"])
     return step
+
+
+def _last_end(before: str | None, new: Sequence[NewEvent]) -> str | None:
+    """How the last turn ended, so that a list of sessions can tell it without their logs."""
+    for event in new:
+        if event.type == ev.TURN_END:
+            reason = dict(event.data.get("reason") or {})
+            error = reason.get("error")
+            if isinstance(error, dict):
+                message = ev.label(error.get("message"), _ERROR_LENGTH)
+                reason["error"] = {"code": error.get("code"), "message": message}
+            before = ev.dump(reason)
+        elif event.type in (ev.TURN_START, ev.CHECKPOINT_SET):
+            before = None
+    return before
 
 
 def _save(

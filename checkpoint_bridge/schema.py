@@ -64,6 +64,9 @@ sessions = Table(
     Column("step", Integer, nullable=False),
     Column("approval_id", String(128), nullable=True),
     Column("parent_session", String(200), nullable=True),
+    Column(
+        "last_end", Text, nullable=True, doc="JSON of how the last run ended; null: it goes on."
+    ),
     Index("perdure_sessions_by_activity", "updated_at"),
 )
 

@@ -36,6 +36,8 @@ class SessionRow:
     step: int
     approval_id: str | None
     parent_session: str | None
+    last_end: str | None = None
+    """JSON of the last turn's ``reason``; ``None`` while a turn is open."""
 
 
 def find_session(
@@ -159,7 +161,7 @@ def set_running(connection: Connection, session_id: str, agent: str) -> None:
     connection.execute(
         update(sessions)
         .where(sessions.c.session_id == session_id)
-        .values(agent=agent, status="in-progress", approval_id=None)
+        .values(agent=agent, status="in-progress", approval_id=None, last_end=None)
     )
 
 
@@ -168,5 +170,12 @@ def set_cleared(connection: Connection, session_id: str) -> None:
     connection.execute(
         update(sessions)
         .where(sessions.c.session_id == session_id)
-        .values(has_checkpoint=False, status=CLEARED, step=0, approval_id=None, writer=None)
+        .values(
+            has_checkpoint=False,
+            status=CLEARED,
+            step=0,
+            approval_id=None,
+            writer=None,
+            last_end=None,
+        )
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,10 @@ if TYPE_CHECKING:
     from perdure.checkpoint_bridge.checkpoint import Checkpoint, StepUsage
     from perdure.checkpoint_bridge.messages import Message, ToolCall
     from perdure.checkpoint_bridge.sessions import SessionRow
+
+
+FAILED = "failed"
+CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,16 @@ class SessionInfo:
     approval_id: str | None = None
     parent_session: str | None = None
     """Whose fork it is."""
+    last_run: dict[str, Any] | None = None
+    """How the last run ended: ``outcome`` is ``failed`` (with ``code`` and ``message``),
+    ``cancelled``, ``interrupted`` or ``finished``; ``None`` while a run goes on."""
+
+    @property
+    def state(self) -> str:
+        """The status for people: a session that is in progress may have failed, or been stopped."""
+        outcome = (self.last_run or {}).get("outcome")
+        stopped = outcome in (FAILED, CANCELLED) and self.status == "in-progress"
+        return outcome if stopped and outcome is not None else self.status
 
     @classmethod
     def of(cls, row: SessionRow) -> SessionInfo:
@@ -84,6 +99,7 @@ class SessionInfo:
             updated_at=row.updated_at,
             approval_id=row.approval_id,
             parent_session=row.parent_session,
+            last_run=_last_run(row.last_end),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -98,8 +114,21 @@ class SessionInfo:
             "updatedAt": self.updated_at,
             "approvalId": self.approval_id,
             "parentSession": self.parent_session,
+            "lastRun": self.last_run,
         }
         return {key: item for key, item in value.items() if item is not None}
+
+
+def _last_run(last_end: str | None) -> dict[str, Any] | None:
+    """The public form of a turn's end."""
+    if last_end is None:
+        return None
+    reason = json.loads(last_end)
+    kind = reason.get("kind")
+    if kind == "error":
+        error = reason.get("error") or {}
+        return {"outcome": FAILED, "code": error.get("code"), "message": error.get("message")}
+    return {"outcome": {"aborted": CANCELLED, "interrupted": "interrupted"}.get(kind, "finished")}
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from perdure.checkpoint_bridge.events import Event
     from perdure.results import SessionInfo
 
-_STYLES = {"finished": "green", "awaiting-approval": "yellow", "in-progress": "cyan"}
+_STYLES = {
+    "finished": "green",
+    "awaiting-approval": "yellow",
+    "in-progress": "cyan",
+    "failed": "red",
+}
 
 SHORT = 400
 """Characters of a message or result that are shown unless all of it is asked for."""
@@ -65,7 +70,7 @@ def sessions(found: Sequence[SessionInfo]) -> RenderableType:
             (
                 each.session_id,
                 each.agent,
-                status(each.status),
+                status(each.state),
                 each.step,
                 moment(each.updated_at),
                 one_line(each.title, 60),
@@ -168,6 +173,8 @@ def _facts(info: SessionInfo, checkpoint: Checkpoint | None) -> Iterable[tuple[s
     yield "session", info.session_id
     yield "agent", info.agent or "(none)"
     yield "status", status(info.status)
+    if info.state != info.status:
+        yield "last run", last_run(info)
     if info.parent_session is not None:
         yield "fork of", info.parent_session
     yield "step", info.step
@@ -183,6 +190,15 @@ def _facts(info: SessionInfo, checkpoint: Checkpoint | None) -> Iterable[tuple[s
     if checkpoint.has_business_state:
         yield "business state", one_line(json_text(checkpoint.business_state), SHORT)
     yield "messages", len(checkpoint.messages)
+
+
+def last_run(info: SessionInfo) -> Text:
+    """How a run ended that did not finish."""
+    end = info.last_run or {}
+    text = Text(info.state, style=_STYLES.get(info.state, ""))
+    if end.get("message"):
+        text.append(f": {one_line(str(end['message']))} [{one_line(str(end.get('code')))}]")
+    return text
 
 
 def _message(message: dict[str, Any], *, full: bool) -> RenderableType:

@@ -197,3 +197,20 @@ def test_two_runs_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     assert "The runs part at step 2 (≠)." in lines
     show(comparison(compare_trajectories(a, a), "trip", "trip"), Text(""))
     assert "The two runs are the same." in capsys.readouterr().out
+
+
+def test_a_failed_and_a_cancelled_run_show(capsys: pytest.CaptureFixture[str]) -> None:
+    end = {"outcome": "failed", "code": "LOUSHO_X", "message": "no key"}
+    failed = SessionInfo("trip", "trip", "in-progress", 1, "Hi", 1, 2, last_run=end)
+    show(render.session(failed, None, full=False))
+    assert "last run  failed: no key [LOUSHO_X]\n" in capsys.readouterr().out
+    cancelled = SessionInfo(
+        "trip", "trip", "in-progress", 1, "Hi", 1, 2, last_run={"outcome": "cancelled"}
+    )
+    show(render.sessions([failed, cancelled]))
+    listed = capsys.readouterr().out
+    assert "failed" in listed
+    assert "cancelled" in listed
+    assert "in-progress" not in listed
+    # What has gone on since is what counts.
+    assert SessionInfo("a", "a", "finished", 1, "", 1, 2, last_run=end).state == "finished"

@@ -161,6 +161,7 @@ def upgrade() -> None:
         sa.Column("step", sa.Integer(), nullable=False),
         sa.Column("approval_id", sa.String(length=128), nullable=True),
         sa.Column("parent_session", sa.String(length=200), nullable=True),
+        sa.Column("last_end", sa.Text(), nullable=True),
         sa.ForeignKeyConstraint(
             ["log_id"],
             ["perdure_logs.id"],

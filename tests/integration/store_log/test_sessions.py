@@ -45,6 +45,23 @@ async def test_sessions_newest_activity_first(store, begin, make):
     assert [row.session_id for row in await store.sessions(status="finished")] == ["a"]
 
 
+async def test_the_list_knows_how_the_last_run_ended(store, begin):
+    run = await begin(store, "trip")
+    assert (await store.session("trip")).last_end is None
+    error = {"code": "X", "message": "no \0 key" + "!" * 2000, "details": [1]}
+    end = {"turn": 1, "reason": {"kind": "error", "error": error}}
+    await run.append(NewEvent(ev.TURN_END, end))
+    (row,) = await store.sessions()
+    assert json.loads(row.last_end) == {
+        "kind": "error",
+        "error": {"code": "X", "message": ("no  key" + "!" * 2000)[:1000]},
+    }
+    again = await begin(store, "trip", "run-2")
+    assert (await store.session("trip")).last_end is None
+    await again.append(NewEvent(ev.TURN_END, {"turn": 2, "reason": {"kind": "aborted"}}))
+    assert (await store.session("trip")).last_end == '{"kind":"aborted"}'
+
+
 async def test_the_list_reads_no_log(store, begin, make):
     for number in range(20):
         await a_trip(store, begin, make, f"s{number}")
