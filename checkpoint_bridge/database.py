@@ -144,12 +144,20 @@ class Database:
     async def _open(self) -> _Backend:
         backend: _Backend
         if not self.is_sqlite:
-            backend = _Postgres(self.url)
+            try:
+                backend = _Postgres(self.url)
+            except ModuleNotFoundError as error:
+                msg = "A store on PostgreSQL needs a driver that is not installed."
+                hint = "Install it with: pip install 'perdure[postgres]'"
+                raise ConfigurationError(msg, field="store", hint=hint) from error
         else:
             if not self.in_memory:
                 # Before there is an engine: setting up its connections changes the file.
                 schema = await read_schema(Path(self.url.database or ""), create=self._create)
                 self._refuse(schema.tables, schema.revision)
+                if not self._create and not schema.tables:
+                    msg = f"{self.url.database} is empty: there is no store in it."
+                    raise StorageError(msg, hint="A worker or a run makes the store.")
             backend = _Sqlite(self.url, in_memory=self.in_memory)
         try:
             with self._errors():
@@ -181,6 +189,9 @@ class Database:
     def _refuse(self, tables: Collection[str], current: str | None) -> None:
         """Raise unless this is a store that we know, or a place for a new one."""
         if current is not None:
+            if not current.isdigit():
+                msg = f"The store {self} is damaged: its schema's version cannot be read."
+                raise StorageError(msg, hint="Restore a copy of it; nothing was changed.")
             if current > SCHEMA_REVISION:
                 msg = (
                     f"The store {self} was written by a newer version of perdure "

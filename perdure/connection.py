@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
+from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.checkpoint_bridge.errors import ConfigurationError, TemporalUnavailableError
@@ -48,6 +51,12 @@ async def connect_temporal(address: str | None = None, namespace: str | None = N
     if namespace is not None:
         config["namespace"] = namespace
     target = config["target_host"]
+    if "://" in target:
+        msg = f"{target!r} is not an address of Temporal: give HOST:PORT, without a scheme."
+        raise ConfigurationError(msg, field="temporal")
+    if config.get("namespace") == "":
+        msg = "The Temporal namespace is empty; give its name, or nothing for the default one."
+        raise ConfigurationError(msg, field="namespace")
     try:
         return await asyncio.wait_for(Client.connect(**config), _CONNECT_SECONDS)
     except (RuntimeError, TimeoutError, RPCError) as error:
@@ -56,6 +65,33 @@ async def connect_temporal(address: str | None = None, namespace: str | None = N
     except ValueError as error:
         msg = f"{target!r} is not an address of Temporal: {error}"
         raise ConfigurationError(msg, field="temporal") from error
+
+
+async def check_namespace(client: Client) -> None:
+    """Ask for the client's namespace, which a worker would else miss with a long traceback.
+
+    Raises:
+        ConfigurationError: there is no such namespace.
+        TemporalUnavailableError: Temporal does not answer.
+    """
+    try:
+        await client.workflow_service.describe_namespace(
+            DescribeNamespaceRequest(namespace=client.namespace)
+        )
+    except RPCError as error:
+        raise rpc_failure(error, client) from error
+
+
+def quiet_core() -> None:
+    """For programs of ours: let Temporal's native core report errors alone.
+
+    It writes to standard error itself, in colours, what it also tells by exceptions; a program
+    that is not ours decides about its core by itself.
+    """
+    logs = LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR"))
+    # Without effect when there is one already: a program that embeds us made it.
+    with contextlib.suppress(RuntimeError):
+        Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=logs)))
 
 
 def rpc_failure(error: RPCError, client: Client) -> PerdureError:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-__all__ = ["DevServer", "find_temporal"]
+__all__ = ["DevServer", "find_temporal", "is_locked"]
 
 _TUNING: Final = (
     # The defaults (20 polls a second) make each dispatch of a quiet server wait about 50 ms.
@@ -342,6 +342,25 @@ class DevServer:
             if not self._keeps_log and self._log_file is not None:
                 self._log_file.unlink(missing_ok=True)
                 self._log_file = None
+
+
+def is_locked(db_filename: Path) -> bool:
+    """Whether a server uses this database file now."""
+    if sys.platform == "win32":
+        return False
+    import fcntl
+
+    try:
+        lock = os.open(f"{db_filename}.lock", os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def find_temporal() -> Path:

@@ -16,6 +16,7 @@ import logging
 import os
 import sys
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -45,6 +46,11 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
     Ctrl-C and a closed pipe end the program quietly with the codes that a shell knows, a
     ``SystemExit`` with its own code, any other exception with its traceback and code 1.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # Closed by whoever started us. The lowest free descriptor is its own, which no file
+            # of ours should get: something may still write to it.
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
     leave(_exit_code_of(main))
 
 

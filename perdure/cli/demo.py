@@ -24,8 +24,10 @@ def demo(
     A worker is killed in the middle of a tool, a booking is approved, the run is forked with
     other weather, and the two are compared.
     """
+    from perdure.connection import quiet_core
     from perdure.demo.story import tell
 
+    quiet_core()
     try:
         return exits.DONE if asyncio.run(tell(as_json=as_json, keep=keep)) else exits.FAILED
     except asyncio.CancelledError:

@@ -104,6 +104,7 @@ def run(arguments: Sequence[str]) -> int:
             argument.encode()
         command = typer.main.get_command(app)
         code = command.main(list(arguments), prog_name="perdure", standalone_mode=False)
+        sys.stdout.flush()
     except PerdureError as error:
         return exits.tell(error)
     except UnicodeEncodeError:
@@ -119,6 +120,12 @@ def run(arguments: Sequence[str]) -> int:
         path = context.command_path if context else "perdure"
         exits.complain(error.format_message(), f"See `{path} --help`.")
         return int(error.exit_code)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        what = f"{error.filename} cannot be used" if error.filename else "Output cannot be written"
+        exits.complain(f"{what}: {error.strerror or error}")
+        return exits.FAILED
     return code if isinstance(code, int) else exits.DONE
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -99,7 +99,10 @@ class Where:
     store: str
     temporal: str | None = None
     namespace: str | None = None
-    task_queue: str = DEFAULT_TASK_QUEUE
+    task_queue: str = field(
+        # A command without the option still names commands that have it.
+        default_factory=lambda: os.environ.get("PERDURE_TASK_QUEUE", DEFAULT_TASK_QUEUE)
+    )
     mirrors: tuple[str, ...] = ()
 
     def open_store(self, *, create: bool = False) -> SqlStore:

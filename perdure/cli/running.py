@@ -358,8 +358,9 @@ async def connected(where: Where, *, create: bool = False) -> AsyncIterator[Clie
     if not create:
         await store.open()
     from perdure.client import connect
-    from perdure.connection import connect_temporal
+    from perdure.connection import connect_temporal, quiet_core
 
+    quiet_core()
     try:
         temporal = await connect_temporal(where.temporal, where.namespace)
         async with connect(
@@ -377,7 +378,7 @@ def _run(work: Any) -> int:
 
 def _standard_input() -> str:
     try:
-        return sys.stdin.read()
+        return sys.stdin.buffer.read().decode() if hasattr(sys.stdin, "buffer") else ""
     except UnicodeDecodeError as error:
         msg = f"Standard input is not text: {error}"
         raise ConfigurationError(msg, field="prompt") from None

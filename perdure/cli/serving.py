@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +26,7 @@ from perdure.cli.options import (
     Where,
 )
 from perdure.cli.output import note, progress
+from perdure.cli.text import one_line
 from perdure.process import EXIT_INTERRUPTED, end_now
 
 if TYPE_CHECKING:
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
 PORT = 7233
 UI_PORT = 8233
 STATE_DIRECTORY = Path(".perdure")
+
+_LOOK_EVERY = 0.5
+"""Seconds between two looks whether our server lives."""
 
 AppArgument = Annotated[
     str,
@@ -114,16 +119,39 @@ def set_up_logs(level: str) -> None:
         raise ConfigurationError(msg, field="--log-level")
     form = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
     logging.basicConfig(level=level.upper(), stream=sys.stderr, format=form)
+    if level.lower() != "debug":
+        for handler in logging.root.handlers:
+            handler.addFilter(_short_failure)
     # Both tell at info what they do all the time; a worker's log is about runs.
     for name in ("alembic", "httpx"):
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.root.level))
 
 
-async def _work(agents: Sequence[Agent], where: Where) -> None:
-    from perdure.connection import connect_temporal
+def _short_failure(record: logging.LogRecord) -> bool:
+    """Tell a failure that has a code of ours in one line: its traceback is temporalio's."""
+    error = record.exc_info[1] if record.exc_info else None
+    details = getattr(error, "details", None)
+    wire = details[0] if isinstance(details, (list, tuple)) and details else None
+    if record.name.startswith("temporalio.") and isinstance(wire, dict) and "code" in wire:
+        task = getattr(record, "temporal_activity", None) or {}
+        record.msg = "%s of %s failed: %s [%s]"
+        record.args = (
+            task.get("activity_type", "A call"),
+            task.get("workflow_id", "a run"),
+            one_line(str(wire.get("message"))),
+            wire["code"],
+        )
+        record.exc_info = record.exc_text = None
+    return True
 
+
+async def _work(agents: Sequence[Agent], where: Where) -> None:
+    from perdure.connection import check_namespace, connect_temporal, quiet_core
+
+    quiet_core()
     _check(where)
     client = await connect_temporal(where.temporal, where.namespace)
+    await check_namespace(client)
     await _serve(client, agents, where)
 
 
@@ -136,25 +164,28 @@ def _check(where: Where) -> None:
 
 
 async def _develop(agents: Sequence[Agent], where: Where, *, ephemeral: bool) -> None:
-    from perdure.connection import connect_temporal
+    from perdure.connection import connect_temporal, quiet_core
 
+    quiet_core()
     _check(where)
+    state = None if ephemeral else _state_file()
     with progress("Starting Temporal"):
-        server = await _start_server(ephemeral=ephemeral)
+        server = await _start_server(state)
+    if state is not None:
+        _address_file().write_text(server.address, "utf-8")
     try:
         client = await connect_temporal(server.address, "default")
         _introduce(server, agents, where)
-        await _serve(client, agents, where)
+        await _serve(client, agents, where, server)
     finally:
         await server.stop()
 
 
-async def _start_server(*, ephemeral: bool) -> DevServer:
+async def _start_server(state: Path | None) -> DevServer:
     """Start the server on Temporal's own ports, or on free ones where those are taken."""
     from perdure.checkpoint_bridge.errors import ConfigurationError
     from perdure.dev_server import DevServer
 
-    state = None if ephemeral else _state_file()
     server = DevServer(db_filename=state, port=PORT, ui_port=UI_PORT)
     try:
         await server.start()
@@ -168,11 +199,47 @@ async def _start_server(*, ephemeral: bool) -> DevServer:
 
 
 def _state_file() -> Path:
-    STATE_DIRECTORY.mkdir(exist_ok=True)
-    ignore = STATE_DIRECTORY / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n", "utf-8")
-    return STATE_DIRECTORY / "temporal.db"
+    from perdure.checkpoint_bridge.errors import ConfigurationError
+
+    try:
+        STATE_DIRECTORY.mkdir(exist_ok=True)
+        ignore = STATE_DIRECTORY / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n", "utf-8")
+    except OSError as error:
+        msg = f"Temporal's state cannot be kept in {STATE_DIRECTORY}: {error.strerror or error}"
+        hint = "Run it in a directory of yours, or with --ephemeral."
+        raise ConfigurationError(msg, field="app", hint=hint) from error
+    state = STATE_DIRECTORY / "temporal.db"
+    _refuse_a_second(state)
+    return state
+
+
+def _address_file() -> Path:
+    """Where the address of the server that uses the state is, for the next ``perdure dev``."""
+    return STATE_DIRECTORY / "address"
+
+
+def _refuse_a_second(state: Path) -> None:
+    """Name the server that has the state already; one that is ending is waited for later.
+
+    Raises:
+        ConfigurationError: there is one, and it answers.
+    """
+    from perdure.checkpoint_bridge.errors import ConfigurationError
+    from perdure.dev_server import is_locked
+
+    try:
+        address = _address_file().read_text("utf-8")
+        host, _, port = address.rpartition(":")
+        if not is_locked(state):
+            return
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except (OSError, ValueError):
+        return
+    msg = f"`perdure dev` runs in this directory already; its Temporal is at {address}."
+    hint = f"Serve other agents there: perdure worker APP --temporal {address}"
+    raise ConfigurationError(msg, field="app", hint=hint)
 
 
 def _introduce(server: DevServer, agents: Sequence[Agent], where: Where) -> None:
@@ -193,8 +260,13 @@ def _introduce(server: DevServer, agents: Sequence[Agent], where: Where) -> None
     )
 
 
-async def _serve(client: TemporalClient, agents: Sequence[Agent], where: Where) -> None:
-    """Serve until a signal comes; then let calls in flight finish."""
+async def _serve(
+    client: TemporalClient,
+    agents: Sequence[Agent],
+    where: Where,
+    server: DevServer | None = None,
+) -> None:
+    """Serve until a signal comes or our own server dies; then let calls in flight finish."""
     from perdure.worker import serving
 
     log = logging.getLogger("perdure.worker")
@@ -213,11 +285,28 @@ async def _serve(client: TemporalClient, agents: Sequence[Agent], where: Where) 
                 store.database,
             )
             async with stop:
-                await stop.asked.wait()
+                await _until_stopped(stop.asked, server)
             log.info("Stopping: calls in flight may finish; Ctrl-C again ends at once")
     finally:
         await store.close()
     log.info("Stopped")
+
+
+async def _until_stopped(asked: asyncio.Event, server: DevServer | None) -> None:
+    """Wait for the request to stop.
+
+    Raises:
+        TemporalUnavailableError: the server that we started ended first.
+    """
+    from perdure.checkpoint_bridge.errors import TemporalUnavailableError
+
+    while server is None or server.running:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asked.wait(), None if server is None else _LOOK_EVERY)
+            return
+    last = server.log_tail(1)
+    msg = f"The Temporal server at {server.address} ended" + (f": {last}" if last else ".")
+    raise TemporalUnavailableError(msg, hint="Start `perdure dev` again; runs go on from there.")
 
 
 class _StopSignals:

@@ -10,7 +10,7 @@ import sys
 import threading
 
 from perdure.checkpoint_bridge.sql_store import SqlStore
-from perdure.connection import connect_temporal
+from perdure.connection import connect_temporal, quiet_core
 from perdure.demo.ledger import WORKER, Ledger
 from perdure.demo.trip import trip_agent
 from perdure.process import end_now, run_program
@@ -43,6 +43,7 @@ def main() -> int:
         parser.add_argument(name, required=True)
     given = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
+    quiet_core()
     threading.Thread(target=end_with_the_demo, daemon=True).start()
     asyncio.run(serve(given.temporal, given.store, Ledger(given.ledger)))
     return 0

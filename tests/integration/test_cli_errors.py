@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
+import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +18,6 @@ from perdure.cli.main import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 APP = """
 import asyncio
@@ -55,6 +56,8 @@ ERRORS: dict[tuple[str, ...], tuple[int, str]] = {
     ("sessions", "--store", "sqlite:///other.db"): (1, "of something else"),
     ("sessions", "--store", "sqlite:///newer.db"): (1, "newer version"),
     ("sessions", "--store", "sqlite:///folder"): (1, "is a directory"),
+    ("sessions", "--store", "sqlite:///nothing.db"): (1, "nothing.db is empty"),
+    ("sessions", "--store", "sqlite:///damaged.db"): (1, "is damaged"),
     ("show", "unknown"): (2, "There is no session 'unknown'"),
     ("show", "unknown", "--json"): (2, "[PERDURE_SESSION_NOT_FOUND]"),
     ("history", "unknown"): (2, "There is no session"),
@@ -83,6 +86,10 @@ ERRORS: dict[tuple[str, ...], tuple[int, str]] = {
     ("run", "echo", "Hi", "--namespace", "nowhere"): (2, "has no namespace 'nowhere'"),
     ("run", "echo", "Hi", "--temporal", "127.0.0.1:1"): (1, "does not answer at 127.0.0.1:1"),
     ("run", "echo", "Hi", "--temporal", "what is this"): (2, "is not an address of Temporal"),
+    ("run", "echo", "Hi", "--temporal", "http://localhost:7233"): (2, "without a scheme"),
+    ("run", "echo", "Hi", "--namespace", ""): (2, "namespace is empty"),
+    ("worker", "app.py", "--namespace", "nowhere"): (2, "has no namespace 'nowhere'"),
+    ("dev", "app.py"): (2, "cannot be kept in .perdure"),
     ("worker", "app.py", "--temporal", "127.0.0.1:1"): (1, "[PERDURE_TEMPORAL_UNAVAILABLE]"),
     ("worker", "app.py", "--store", "mysql://x"): (2, "'mysql' is not supported"),
     ("worker", "app.py", "--log-level", "loud"): (2, "--log-level"),
@@ -116,6 +123,8 @@ def folder(
         (tmp_path / name).write_text(text, "utf-8")
     (tmp_path / "text.db").write_text("This is no database, but a text." * 40, "utf-8")
     (tmp_path / "folder").mkdir()
+    (tmp_path / ".perdure").write_text("where a directory should be", "utf-8")
+    (tmp_path / "nothing.db").touch()
     store = tmp_path / "perdure.db"
     asyncio.run(_make_store(store))
     with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as other:
@@ -126,6 +135,10 @@ def folder(
         (table,) = newer.execute(query).fetchone()
         newer.execute(f"UPDATE {table} SET version_num = '9999'")
         newer.commit()
+    (tmp_path / "damaged.db").write_bytes(store.read_bytes())
+    with contextlib.closing(sqlite3.connect(tmp_path / "damaged.db")) as damaged:
+        damaged.execute(f"UPDATE {table} SET version_num = 'None'")
+        damaged.commit()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PERDURE_STORE", f"sqlite:///{store}")
     monkeypatch.setenv("TEMPORAL_ADDRESS", temporal_address)
@@ -169,3 +182,24 @@ def test_errors_are_one_line_and_change_nothing(
     assert [line[:6] for line in hint] in ([], ["hint: "])
     assert out == ""
     assert files(folder) == before
+
+
+def test_a_driver_that_is_not_installed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    assert run(("sessions", "--store", "postgresql://u:p@localhost:1/db")) == 2
+    assert "hint: Install it with: pip install 'perdure[postgres]'" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("command", ["sessions --json", "--help"])
+def test_output_that_cannot_be_written(folder: Path, command: str) -> None:
+    line = f'exec "$0" -m perdure {command}'
+    full = ["sh", "-c", f"{line} > /dev/full", sys.executable]
+    ended = subprocess.run(full, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == "perdure: Output cannot be written: No space left on device\n"
+    closed = ["sh", "-c", f"{line} >&-", sys.executable]
+    ended = subprocess.run(closed, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -108,6 +108,13 @@ def test_commands_to_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--store" not in where.command("resume")
 
 
+def test_commands_to_copy_keep_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_TASK_QUEUE", "kq")
+    where = Where("sqlite:///a.db")
+    assert where.task_queue == "kq"
+    assert where.command("approve", "a1") == "perdure approve a1 --store sqlite:///a.db"
+
+
 def test_options_that_are_read() -> None:
     assert json_option("--x", '{"a": [1]}') == {"a": [1]}
     assert seconds_option("--x", 0.5) == 0.5
