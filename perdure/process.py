@@ -50,7 +50,7 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
         if getattr(sys, name) is None:
             # Closed by whoever started us. The lowest free descriptor is its own, which no file
             # of ours should get: something may still write to it.
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     leave(_exit_code_of(main))
 
 

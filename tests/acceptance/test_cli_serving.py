@@ -7,6 +7,8 @@ import re
 import signal
 from typing import Any
 
+import psutil
+
 
 async def test_a_worker_tells_what_it_serves_and_drains(program: Any, wait_for_line: Any) -> None:
     # Nobody serves yet: the run waits, and says why.
@@ -55,6 +57,17 @@ async def test_dev_runs_everything(program: Any, wait_for_line: Any) -> None:
     state = program.folder / ".perdure"
     assert (state / "temporal.db").exists()
     assert (state / ".gitignore").read_text("utf-8") == "*\n"
+
+
+async def test_dev_ends_when_its_server_dies(program: Any, wait_for_line: Any) -> None:
+    dev = await program.start("dev", "app:echo", "--ephemeral")
+    await wait_for_line(dev.stderr, "Serving echo")
+    (server,) = psutil.Process(dev.pid).children()
+    server.kill()
+    line = await wait_for_line(dev.stderr, "perdure: The Temporal server at")
+    assert "[PERDURE_TEMPORAL_UNAVAILABLE]" in line
+    async with asyncio.timeout(20):
+        assert await dev.wait() == 1
 
 
 async def _until_called(program: Any, session: str) -> None:
