@@ -12,8 +12,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from perdure.activities.wire import PREVIEW_LENGTH, Content
 from perdure.checkpoint_bridge.events import INLINE_LIMIT, dump
 from perdure.checkpoint_bridge.messages import text_of
-
-_DEEPEST = 200
+from perdure.checkpoint_bridge.stable_json import MAX_NESTING
 
 
 class NotJsonError(ValueError):
@@ -40,7 +39,7 @@ def to_json_value(value: Any) -> Any:
 
 
 def _with_bytes(value: Any, depth: int) -> Any:
-    if depth > _DEEPEST:
+    if depth > MAX_NESTING:
         msg = "nested too deeply"
         raise ValueError(msg)
     if isinstance(value, (bytes, bytearray, memoryview)):

@@ -25,6 +25,7 @@ __all__ = [
     "Json",
     "JsonObject",
     "copy_json",
+    "is_deeper",
     "json_equal",
     "normalize_arguments",
     "parse_json",
@@ -42,6 +43,9 @@ JsonObject: TypeAlias = dict[str, Any]
 
 MAX_DEPTH = 24
 """Containers nested deeper than this become :data:`TOO_DEEP` in stable JSON."""
+
+MAX_NESTING = 200
+"""Levels of what a run takes in: more than this, other JSON readers (and ours) give up on."""
 
 TOO_DEEP = '"[max depth]"'
 
@@ -109,6 +113,21 @@ def normalize_arguments(raw: str) -> str:
     except ValueError:
         return raw
     return stable_json(value)
+
+
+def is_deeper(value: Json, levels: int = MAX_NESTING) -> bool:
+    """Whether containers are nested deeper than ``levels``: what others could not read."""
+    level: list[Json] = [value]
+    for _ in range(levels + 1):
+        level = [
+            item
+            for each in level
+            if isinstance(each, (dict, list, tuple))
+            for item in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return False
+    return any(isinstance(each, (dict, list, tuple)) for each in level)
 
 
 def json_equal(a: Json, b: Json) -> bool:
@@ -290,7 +309,7 @@ def _stored_number(value: float) -> str:
         return str(value)
     if math.isinf(value):
         return "-1e999" if value < 0 else "1e999"
-    return repr(value)
+    return "null" if math.isnan(value) else repr(value)
 
 
 # --- reading ----------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from perdure.checkpoint_bridge.fold import spent
 from perdure.checkpoint_bridge.fork import UNSET, ForkPatch
 from perdure.checkpoint_bridge.mirror import mirroring
 from perdure.checkpoint_bridge.sql_store import SqlStore, session_not_found
+from perdure.checkpoint_bridge.stable_json import MAX_NESTING, is_deeper
 from perdure.checkpoint_bridge.transcript import input_messages
 from perdure.client_approvals import ClientApprovals
 from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal
@@ -366,6 +367,9 @@ def connect(
 
 
 def _json(name: str, value: Any) -> str:
+    if is_deeper(value):
+        msg = f"{name} is nested deeper than {MAX_NESTING} levels."
+        raise ConfigurationError(msg, field=name)
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:

@@ -43,8 +43,9 @@ UNKNOWN_QUESTION = (
 class Approvals:
     """Takes decisions for a run, one at a time."""
 
-    def __init__(self, decided: dict[str, DecisionRecord] | None = None) -> None:
-        self.decided: dict[str, DecisionRecord] = decided or {}
+    def __init__(self, decided: dict[str, DecisionRecord], on_change: Callable[[], None]) -> None:
+        self.decided = decided
+        self._on_change = on_change
         self.waiting: CallPlan | None = None
         """The call that waits; its ``approval_id`` is set."""
         self._early: dict[str, Decision] = {}
@@ -132,6 +133,7 @@ class Approvals:
         self.waiting = plan
         if not asked:
             await self._request(plan, approval_id, facts, log, agent)
+        self._on_change()
         early = self._early.pop(approval_id, None)
         if early is not None:
             await self.decide(early, log, agent)
@@ -140,6 +142,7 @@ class Approvals:
         if record is None:
             return None
         self.waiting = plan.approval_id = plan.expires_ms = None
+        self._on_change()
         data: dict[str, Any] = {"id": approval_id, **decision_of(record)}
         if plan.reason is not None:
             data["reason"] = plan.reason

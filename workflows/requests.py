@@ -19,6 +19,7 @@ from perdure.checkpoint_bridge.errors import (
     SessionConflictError,
     SessionIdInvalidError,
 )
+from perdure.checkpoint_bridge.stable_json import MAX_NESTING, is_deeper
 from perdure.checkpoint_bridge.transcript import input_messages
 
 _STORED_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
@@ -203,6 +204,9 @@ def input_digest(value: Any) -> str:
 def _object(value: Any, what: str, keys: set[str], form: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         msg = f"{what} is one JSON object {form}, not {type(value).__name__}."
+        raise ConfigurationError(msg, field="input")
+    if is_deeper(value):
+        msg = f"{what} is nested deeper than {MAX_NESTING} levels."
         raise ConfigurationError(msg, field="input")
     unknown = sorted(set(value) - keys)
     if unknown:

@@ -30,6 +30,7 @@ from perdure.checkpoint_bridge.tool_errors import UNKNOWN_OUTCOME
 from perdure.checkpoint_bridge.tool_results import decided_result
 from perdure.workflows import options
 from perdure.workflows.approvals import Approvals, decision_of
+from perdure.workflows.details import details
 from perdure.workflows.options import (
     HEARTBEAT,
     MODEL_RETRY,
@@ -58,7 +59,7 @@ class RunLoop:
         self.agent = agent
         self.facts = carry.facts
         self.log = SessionLog(session_id, carry.facts.log_id, run_id, carry.facts.head)
-        self.approvals = Approvals(carry.decided)
+        self.approvals = Approvals(carry.decided, self.show)
         self.queue: list[Any] = carry.queue
         self.inputs = carry.inputs
         self.text = carry.text
@@ -85,6 +86,7 @@ class RunLoop:
             ActivityError: the run cannot go on.
         """
         while not self.finish_reason:
+            self.show()
             if self.facts.calls:
                 await self._run_batch()
             if self.facts.step >= self.facts.max_steps:
@@ -93,6 +95,18 @@ class RunLoop:
             await self._apply_queue()
             self._roll_over_if_long()
             await self._ask_model()
+
+    def show(self) -> None:
+        """Tell the Temporal UI what the run is doing; it costs no event."""
+        workflow.set_current_details(
+            details(
+                workflow.info().workflow_id,
+                self.facts,
+                self.approvals.waiting,
+                finish_reason=self.finish_reason,
+                text=self.text,
+            )
+        )
 
     async def cancel_calls(self) -> list[asyncio.Task[None]]:
         """Tell calls in flight to stop; returns their tasks."""
@@ -165,6 +179,7 @@ class RunLoop:
         events.append(turn_end(self.facts.turn, finish_reason))
         await self.log.append(events, [NewSave(len(events), ev.FINISHED, finish_reason)])
         self.finish_reason = finish_reason
+        self.show()
 
     # -- calls -------------------------------------------------------------------------------
 
