@@ -12,7 +12,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import create_engine, event, inspect, select, text
 from sqlalchemy.engine import make_url
@@ -83,9 +83,18 @@ class Database:
     times the statement), on PostgreSQL to the driver's own event loop support.
     """
 
-    def __init__(self, url: str, *, create: bool = True) -> None:
+    def __init__(self, url: str, *, create: bool | Literal["late"] = True) -> None:
+        """Open nothing yet.
+
+        Args:
+            url: see :func:`parse_store_url`.
+            create: make the SQLite file when it is missing; ``"late"``: when something is first
+                written to it, until then it reads as an empty store.
+        """
         self.url = parse_store_url(url)
-        self._create = create
+        self._create = bool(create)
+        self._late = create == "late"
+        self._nothing: _Backend | None = None
         self._opening = asyncio.Lock()
         self._backend: _Backend | None = None
 
@@ -117,11 +126,11 @@ class Database:
 
         On SQLite it has the writer's turn from its beginning (``BEGIN IMMEDIATE``).
         """
-        backend = await self.open()
+        backend = await self.open(write=True)
         with self._errors():
             return await backend.run(_call(use, args, kwargs), write=True)
 
-    async def open(self) -> _Backend:
+    async def open(self, *, write: bool = False) -> _Backend:
         """Connect and migrate. Safe to call by many processes at once.
 
         Raises:
@@ -131,15 +140,28 @@ class Database:
             return self._backend
         async with self._opening:
             if self._backend is None:
+                if self._late and not write and self._is_missing():
+                    if self._nothing is None:
+                        self._nothing = await Database("sqlite://").open()
+                    return self._nothing
                 self._backend = await self._open()
             return self._backend
+
+    def _is_missing(self) -> bool:
+        if not self.is_sqlite or self.in_memory:
+            return False
+        path = Path(self.url.database or "")
+        # Where it cannot be made later, say so now.
+        return not path.exists() and path.parent.is_dir()
 
     async def close(self) -> None:
         """Give back all connections; the next call opens the database again."""
         async with self._opening:
-            backend, self._backend = self._backend, None
-            if backend is not None:
-                await backend.close()
+            opened = (self._backend, self._nothing)
+            self._backend = self._nothing = None
+            for backend in opened:
+                if backend is not None:
+                    await backend.close()
 
     async def _open(self) -> _Backend:
         backend: _Backend

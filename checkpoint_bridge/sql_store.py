@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.checkpoint_bridge import (
     approvals as approval_rows,
@@ -54,14 +54,18 @@ class SqlStore:
     Args:
         url: ``sqlite:///FILE``, ``postgresql://…`` or ``sqlite://`` (in memory).
         history_limit: how many saves ``history`` keeps for a session; 0 keeps none.
-        create: make the SQLite file when it is missing.
+        create: make the SQLite file when it is missing; ``"late"``: at the first write.
 
     Raises:
         ConfigurationError: the address or the limit is wrong.
     """
 
     def __init__(
-        self, url: str, *, history_limit: int = DEFAULT_HISTORY_LIMIT, create: bool = True
+        self,
+        url: str,
+        *,
+        history_limit: int = DEFAULT_HISTORY_LIMIT,
+        create: bool | Literal["late"] = True,
     ) -> None:
         self.history_limit = check_history_limit(history_limit)
         self.database = Database(url, create=create)

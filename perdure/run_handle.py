@@ -163,9 +163,9 @@ class RunHandle:
     def _other_store(self) -> ConfigurationError:
         msg = (
             f"The run of session {self.session_id!r} is not in {self._store.database}: "
-            "its worker uses another store."
+            "its worker uses another store, where the run goes on by itself."
         )
-        hint = "Give client and workers the same store."
+        hint = "Give client and workers the same store, or read the session in the worker's."
         return ConfigurationError(msg, field="store", hint=hint)
 
     async def _from_store(self, finish_reason: str | None = None) -> RunResult:

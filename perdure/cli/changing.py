@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.checkpoint_bridge.errors import (
+    CheckpointNotFoundError,
     ConfigurationError,
     SessionConflictError,
     TemporalUnavailableError,
@@ -68,6 +69,9 @@ def fork(
         from perdure.client import check_session_id
 
         check_session_id(new_id)
+    if append_input is not None and not append_input.strip():
+        msg = "--append-input is empty; give the user's message."
+        raise ConfigurationError(msg, field="--append-input")
     patch = ForkPatch(
         tool_result=None if tool_result is None else _tool_result(tool_result),
         append_input=append_input,
@@ -103,6 +107,7 @@ def delete(
     store: StoreOption = DEFAULT_STORE,
     temporal: TemporalOption = None,
     namespace: NamespaceOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Delete a session. Forks that share its beginning keep it."""
     where = Where(store, temporal, namespace)
@@ -110,6 +115,8 @@ def delete(
     if not yes:
         _confirm(session, keep_history=keep_history)
     asyncio.run(_delete(where, session, keep_history=keep_history, force=force))
+    if as_json:
+        print_json({"sessionId": session, "deleted": True, "historyKept": keep_history})
     kept = "; its history is kept" if keep_history else ""
     note(f"Session {session} was deleted{kept}.")
     return exits.DONE
@@ -119,7 +126,14 @@ async def _fork(
     where: Where, session_id: str, from_step: int, patch: ForkPatch, new_id: str | None
 ) -> tuple[str, Checkpoint]:
     async with where.open_store() as store:
-        return await store.fork(session_id, from_step=from_step, patch=patch, new_session_id=new_id)
+        try:
+            return await store.fork(
+                session_id, from_step=from_step, patch=patch, new_session_id=new_id
+            )
+        except CheckpointNotFoundError as error:
+            if await store.session(session_id) is None:
+                error.hint = f"There is no session {session_id!r}; see `perdure sessions`."
+            raise
 
 
 def _tool_result(text: str) -> tuple[str, object]:

@@ -52,4 +52,6 @@ def complain(message: str, hint: str = "") -> None:
 
 def hint_of(error: PerdureError) -> str:
     """The hint, where it says more than that the named option is wrong."""
-    return "" if error.hint == ConfigurationError.hint else error.hint
+    # The message about an id says already what an id is.
+    said = (ConfigurationError.hint, SessionIdInvalidError.hint)
+    return "" if error.hint in said else error.hint

@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -105,7 +105,7 @@ class Where:
     )
     mirrors: tuple[str, ...] = ()
 
-    def open_store(self, *, create: bool = False) -> SqlStore:
+    def open_store(self, *, create: bool | Literal["late"] = False) -> SqlStore:
         """The store, not opened yet.
 
         Raises:

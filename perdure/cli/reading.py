@@ -198,6 +198,7 @@ def export(
         ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
+    _as_json: Annotated[bool, typer.Option("--json", help="As always.", hidden=True)] = False,
 ) -> int:
     """Print a session's checkpoint as JSON of the documented format, or write it to a store.
 

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Group
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from perdure.cli.output import json_text
+from perdure.cli.output import PLAIN_WIDTH, json_text
 from perdure.cli.text import clean, count, local_time, one_line, short_time, tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
     from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry, PendingApproval
     from perdure.checkpoint_bridge.events import Event
@@ -34,7 +35,26 @@ SHORT = 400
 """Characters of a message or result that are shown unless all of it is asked for."""
 
 
-def table(*headings: str, ids: Iterable[str] = (), rows: Iterable[Sequence[Any]]) -> Table:
+class Fitting:
+    """A table, or a line per field where the terminal is too narrow for it: no id is ever cut."""
+
+    def __init__(self, made: Table) -> None:
+        self.table = made
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = options.update(width=PLAIN_WIDTH)
+        if Measurement.get(console, wide, self.table).minimum <= options.max_width:
+            yield self.table
+            return
+        names = [str(column.header) for column in self.table.columns]
+        for row in zip(*(column.cells for column in self.table.columns), strict=True):
+            for name, cell in zip(names, row, strict=True):
+                line = Text(f"{name} ", style="bold")
+                yield line.append_text(cell if isinstance(cell, Text) else Text(str(cell)))
+            yield Text("")
+
+
+def table(*headings: str, ids: Iterable[str] = (), rows: Iterable[Sequence[Any]]) -> Fitting:
     """A table whose id columns are never wrapped or cut, and whose others never vanish."""
     made = Table(
         box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False, header_style="bold"
@@ -43,7 +63,7 @@ def table(*headings: str, ids: Iterable[str] = (), rows: Iterable[Sequence[Any]]
         made.add_column(heading, no_wrap=heading in ids, overflow="fold", min_width=len(heading))
     for row in rows:
         made.add_row(*(cell if isinstance(cell, Text) else Text(clean(str(cell))) for cell in row))
-    return made
+    return Fitting(made)
 
 
 def moment(value: Any) -> str:
@@ -121,12 +141,14 @@ def last_thing(checkpoint: Checkpoint) -> str:
 
 def approvals(found: Sequence[tuple[PendingApproval, str]]) -> RenderableType:
     """What waits for a decision, with its session."""
+    asks = any(_question(each) for each, _ in found)
     return table(
         "APPROVAL",
         "SESSION",
         "TOOL",
         "ARGUMENTS",
         "SINCE",
+        *(("QUESTION",) if asks else ()),
         ids=("APPROVAL", "SESSION"),
         rows=(
             (
@@ -135,10 +157,17 @@ def approvals(found: Sequence[tuple[PendingApproval, str]]) -> RenderableType:
                 each.tool_name,
                 one_line(json_text(each.args), 120),
                 moment(each.created_at),
+                *((_question(each),) if asks else ()),
             )
             for each, session_id in found
         ),
     )
+
+
+def _question(each: PendingApproval) -> str:
+    """What is asked when it is not whether the call may run."""
+    words = (each.kind, each.question)
+    return one_line(": ".join(str(word) for word in words if word), 200)
 
 
 def events(found: Sequence[Event]) -> RenderableType:
@@ -185,7 +214,7 @@ def _facts(info: SessionInfo, checkpoint: Checkpoint | None) -> Iterable[tuple[s
     if checkpoint.status == "finished" and checkpoint.finish_reason:
         yield "finish reason", checkpoint.finish_reason
     yield "tokens", tokens(checkpoint.usage)
-    if checkpoint.usage.cost_usd is not None:
+    if checkpoint.usage.cost_usd:
         yield "cost", f"${checkpoint.usage.cost_usd:.4f}"
     if checkpoint.has_business_state:
         yield "business state", one_line(json_text(checkpoint.business_state), SHORT)

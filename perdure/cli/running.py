@@ -236,12 +236,11 @@ class _Running:
 
     async def resume(self, session_id: str) -> int:
         """Resume a session, if there is anything to resume."""
-        from perdure.checkpoint_bridge.sql_store import session_not_found
-
-        async with connected(self.where) as client:
+        # The run that goes on may be one that no worker has taken yet, so there is no store.
+        async with connected(self.where, create=True) as client:
             known = client.mirrors or await client.store.session(session_id) is not None
             if not known and await client.running(session_id) is None:
-                raise session_not_found(session_id)
+                raise await not_found(self.where, session_id)
             try:
                 result = await self._wait(client.resume(session_id), client, session_id)
             except SessionAwaitingApprovalError as error:
@@ -252,7 +251,7 @@ class _Running:
             if result is not None:
                 return await self._ended(client, result)
             if await client.store.session(session_id) is None:
-                raise session_not_found(session_id)
+                raise await not_found(self.where, session_id)
         if self.as_json:
             print_json(None)
         note(f"Nothing to resume: session {session_id} is finished.")
@@ -351,10 +350,24 @@ class _Running:
         return error
 
 
+async def not_found(where: Where, session_id: str) -> PerdureError:
+    """The error for a session that is neither stored nor running: perhaps there is no store."""
+    from perdure.checkpoint_bridge.sql_store import session_not_found
+
+    try:
+        async with where.open_store():
+            return session_not_found(session_id)
+    except PerdureError as error:
+        return error
+
+
 @contextlib.asynccontextmanager
 async def connected(where: Where, *, create: bool = False) -> AsyncIterator[Client]:
     """A client. Temporal is asked first, so that nothing is written when it does not answer."""
-    store = where.open_store(create=create)  # an address that is wrong is told before anything
+    # A run's worker makes the store; one with another store must not leave an empty file here.
+    store = where.open_store(
+        create="late" if create else False
+    )  # an address that is wrong is told before anything
     if not create:
         await store.open()
     from perdure.client import connect

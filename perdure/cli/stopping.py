@@ -22,7 +22,7 @@ from perdure.cli.options import (
     seconds_option,
 )
 from perdure.cli.output import note, print_json
-from perdure.cli.running import connected
+from perdure.cli.running import connected, not_found
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -61,13 +61,12 @@ async def _cancel(
     force: bool,
     as_json: bool,
 ) -> int:
-    from perdure.checkpoint_bridge.sql_store import session_not_found
-
-    async with connected(where) as client:
+    # The run may be one that no worker has taken yet, so there is no store.
+    async with connected(where, create=True) as client:
         handle = await client.running(session_id)
         stored = await client.store.session(session_id) is not None
         if handle is None and not stored:
-            raise session_not_found(session_id)
+            raise await not_found(where, session_id)
         if handle is not None:
             if force:
                 await _terminate(client, handle)

@@ -227,6 +227,7 @@ def other_store(client: Client, session_id: str) -> StorageError:
     """The error for a worker that writes to another store than the one we read."""
     msg = (
         f"The store {client.store.database} does not hold session {session_id!r}, which a "
-        "worker runs: the worker uses another store."
+        "worker runs: the worker uses another store, where the run goes on."
     )
-    return StorageError(msg, hint="Give the same --store to the worker and to this command.")
+    hint = "Read it there: give this command the --store of the worker."
+    return StorageError(msg, hint=hint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import logging
 import sqlite3
 import subprocess
@@ -70,7 +71,14 @@ ERRORS: dict[tuple[str, ...], tuple[int, str]] = {
     ("delete", "unknown", "--yes"): (2, "There is no session"),
     ("approve", "unknown"): (2, "There is no approval 'unknown'. [LOUSHO_APPROVAL_NOT_FOUND]"),
     ("reject", "unknown", "--json"): (2, "[LOUSHO_APPROVAL_NOT_FOUND]"),
-    ("fork", "unknown", "--from-step", "1"): (2, "[LOUSHO_CHECKPOINT_NOT_FOUND]"),
+    ("fork", "unknown", "--from-step", "1"): (
+        2,
+        "(steps kept: none) [LOUSHO_CHECKPOINT_NOT_FOUND]",
+    ),
+    ("fork", "unknown", "--from-step", "1", "--append-input", " "): (2, "--append-input is empty"),
+    ("export", "unknown", "--json"): (2, "There is no session"),
+    ("delete", "unknown", "--json"): (2, "There is no session"),
+    ("approve", "unknown", "--result", "{"): (2, "--result is not JSON"),
     ("fork", "unknown", "--from-step", "one"): (2, "--from-step"),
     ("fork", "unknown", "--from-step", "1", "--tool-result", "x"): (2, "CALL_ID=JSON"),
     ("fork", "unknown", "--from-step", "1", "--tool-result", "x={"): (2, "not JSON"),
@@ -203,3 +211,20 @@ def test_output_that_cannot_be_written(folder: Path, command: str) -> None:
     closed = ["sh", "-c", f"{line} >&-", sys.executable]
     ended = subprocess.run(closed, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_hint_says_what_the_message_does_not(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(("fork", "unknown", "--from-step", "1")) == 2
+    assert "hint: There is no session 'unknown'" in capsys.readouterr().err
+    assert run(("run", "echo", "Hi", "--session-id", "a b")) == 2
+    assert capsys.readouterr().err.count("A-Z a-z") == 1
+
+
+def test_standard_input_that_is_no_text(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe\x00")))
+    assert run(("run", "echo", "-")) == 2
+    assert "Standard input is not text" in capsys.readouterr().err

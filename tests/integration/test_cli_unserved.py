@@ -15,6 +15,7 @@ from perdure.cli.main import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     Perdure = Callable[..., tuple[int, str, str]]
 
@@ -71,7 +72,9 @@ def test_the_runs_own_queue_is_named(perdure: Perdure, store_url: str, session: 
     assert (code, "Nothing to resume" in errors) == (0, True)
 
 
-def test_a_run_that_never_began_is_found_and_ended(perdure: Perdure, session: str) -> None:
+def test_a_run_that_never_began_is_found_and_ended(
+    perdure: Perdure, store_url: str, session: str
+) -> None:
     queue = ("--task-queue", f"nobody-{session}")
     assert perdure("run", "echo", "Hi", "--session-id", session, "--no-wait", *queue)[0] == 0
     code, _, errors = perdure("resume", session, "--timeout", "1")
@@ -79,5 +82,16 @@ def test_a_run_that_never_began_is_found_and_ended(perdure: Perdure, session: st
     code, out, errors = perdure("cancel", session, "--force", "--json")
     assert (code, f'"sessionId":"{session}"' in out) == (0, True)
     assert "It had not begun" in errors
+    assert "There is no store" in perdure("cancel", session)[2]
+    asyncio.run(_finish(store_url, f"{session}-2"))
     code, _, errors = perdure("show", session)
     assert (code, "that no worker has taken yet" in errors) == (2, True)
+
+
+def test_a_run_makes_no_store_before_its_worker(
+    perdure: Perdure, tmp_path: Path, session: str
+) -> None:
+    elsewhere = ("--store", f"sqlite:///{tmp_path / 'elsewhere.db'}")
+    start = ("run", "echo", "Hi", "--session-id", session, "--timeout", "0.5")
+    assert perdure(*start, "--task-queue", f"nobody-{session}", *elsewhere)[0] == 1
+    assert not (tmp_path / "elsewhere.db").exists()

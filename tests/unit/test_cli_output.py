@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from typing import Any
 
 import pytest
+from rich.console import Console
 from rich.text import Text
 
 from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry, PendingApproval
@@ -221,3 +223,15 @@ def test_a_failed_and_a_cancelled_run_show(capsys: pytest.CaptureFixture[str]) -
     assert "in-progress" not in listed
     # What has gone on since is what counts.
     assert SessionInfo("a", "a", "finished", 1, "", 1, 2, last_run=end).state == "finished"
+
+
+def test_a_narrow_terminal_cuts_no_id() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=40, force_terminal=False)
+    approval = {"id": "0123456789" * 4, "toolName": "book", "args": {"hotel": "Sole"}}
+    pending = PendingApproval.from_json({**approval, "kind": "ambiguous", "question": "Was it?"})
+    console.print(render.approvals([(pending, "a-session-with-a-name")]))
+    lines = stream.getvalue().replace("\n", "")
+    assert "0123456789" * 4 in lines
+    assert "a-session-with-a-name" in lines
+    assert "ambiguous: Was it?" in lines
