@@ -127,7 +127,10 @@ def _last_run(last_end: str | None) -> dict[str, Any] | None:
     kind = reason.get("kind")
     if kind == "error":
         error = reason.get("error") or {}
-        return {"outcome": FAILED, "code": error.get("code"), "message": error.get("message")}
+        code = error.get("code")
+        # The log has an error as one text, which ends with its code.
+        message = str(error.get("message") or "").removesuffix(f" [{code}]")
+        return {"outcome": FAILED, "code": code, "message": message}
     return {"outcome": {"aborted": CANCELLED, "interrupted": "interrupted"}.get(kind, "finished")}
 
 

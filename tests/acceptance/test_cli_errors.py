@@ -32,7 +32,8 @@ async def test_an_unknown_agent_is_the_callers_error(program: Any, wait_for_line
     assert (await program("show", "lost")).code == 2
     other = await program("run", "trip", "Hi", "--store", f"sqlite:///{program.folder}/other.db")
     assert other.code == 1
-    assert "the worker uses another store. [LOUSHO_STORAGE_FAILED]" in other.errors
+    assert "another store, where the run goes on. [LOUSHO_STORAGE_FAILED]" in other.errors
+    assert not (program.folder / "other.db").exists()
 
 
 async def test_the_users_own_traceback_is_there_for_the_asking(program: Any) -> None:

@@ -142,6 +142,9 @@ async def test_a_failed_run_says_how_it_goes_on(perdure: Any, session: str) -> N
     message, hint = run.errors.splitlines()
     assert message == "perdure: the model is away [LOUSHO_PROVIDER_REQUEST_FAILED]"
     assert hint.endswith(f"Then go on: perdure resume {session}")
+    shown = await perdure("show", session)
+    assert "failed: the model is away [LOUSHO_PROVIDER_REQUEST_FAILED]\n" in shown.out
+    assert (await perdure("show", session, "--json")).json["session"]["status"] == "in-progress"
     assert (await perdure("resume", session)).code == 1
 
 
@@ -165,6 +168,7 @@ async def test_a_long_run_is_waited_for_left_alone_cancelled_and_deleted(
     cancelled = await perdure("cancel", session)
     assert cancelled.code == 0
     assert "was stopped" in cancelled.errors
+    assert re.search(r"last run +cancelled\n", (await perdure("show", session)).out)
     assert (await perdure("cancel", session)).code == 0
     unasked = await perdure("delete", session)
     assert unasked.code == 2
