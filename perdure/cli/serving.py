@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from temporalio.client import Client as TemporalClient
 
     from perdure.agent import Agent
+    from perdure.checkpoint_bridge.errors import PerdureError
     from perdure.dev_server import DevServer
 
 PORT = 7233
@@ -287,6 +288,11 @@ async def _serve(
             async with stop:
                 await _until_stopped(stop.asked, server)
             log.info("Stopping: calls in flight may finish; Ctrl-C again ends at once")
+    except asyncio.CancelledError:
+        # A worker that has lost its server fails by itself, and cancels whoever holds it.
+        if server is None or server.running:
+            raise
+        raise _server_ended(server) from None
     finally:
         await store.close()
     log.info("Stopped")
@@ -298,15 +304,19 @@ async def _until_stopped(asked: asyncio.Event, server: DevServer | None) -> None
     Raises:
         TemporalUnavailableError: the server that we started ended first.
     """
-    from perdure.checkpoint_bridge.errors import TemporalUnavailableError
-
     while server is None or server.running:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asked.wait(), None if server is None else _LOOK_EVERY)
             return
+    raise _server_ended(server)
+
+
+def _server_ended(server: DevServer) -> PerdureError:
+    from perdure.checkpoint_bridge.errors import TemporalUnavailableError
+
     last = server.log_tail(1)
     msg = f"The Temporal server at {server.address} ended" + (f": {last}" if last else ".")
-    raise TemporalUnavailableError(msg, hint="Start `perdure dev` again; runs go on from there.")
+    return TemporalUnavailableError(msg, hint="Start `perdure dev` again; runs go on from there.")
 
 
 class _StopSignals:
