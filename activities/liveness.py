@@ -25,7 +25,7 @@ _LONGEST_WAIT = 5.0
 async def heartbeats() -> AsyncIterator[None]:
     """Heartbeat three times in every heartbeat timeout while the block runs.
 
-    Without it a dead worker could not be told from a slow call (``temporal-traps.md``).
+    Without it a dead worker could not be told from a slow call.
     """
     timeout = activity.info().heartbeat_timeout
     if timeout is None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Recovery = Literal["rerun", "ambiguous", "ask"]
-"""What happens to a call that was running when its worker died (``design.md``, *Effects*)."""
+"""What happens to a call that was running when its worker died (``docs/how-a-run-works.md``)."""
 
 DEFAULT_TIMEOUT = timedelta(minutes=10)
 _RECOVERIES = typing.get_args(Recovery)
