@@ -69,7 +69,13 @@ class ClientApprovals:
             PerdureError: the run failed after the decision; its session can be resumed.
         """
         handle = await self.decide(approval_id, approved=approved, note=note, by=by, result=result)
-        return await handle.result(after_approval=approval_id)
+        result_of_run = await handle.result(after_approval=approval_id)
+        row = await self._runs.store.approval(approval_id)
+        taken = (row.decision if row else None) or {}
+        if (taken.get("approved", approved), taken.get("by", by)) != (approved, by):
+            # It went as a signal, which gives no answer, and came second.
+            raise already_decided(approval_id, taken)
+        return result_of_run
 
     async def decide(
         self,
@@ -95,7 +101,8 @@ class ClientApprovals:
             try:
                 await asyncio.wait_for(update(workflow, UPDATE_RESOLVE, decision), _UPDATE_SECONDS)
             except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
-                # No worker answers. A signal waits for one; if both arrive, the first counts.
+                # No worker answers, or many decide at once. A signal waits; the first one counts.
+                await self._undecided(approval_id)
                 await workflow.signal(SIGNAL_RESOLVE, decision)
                 handle.unanswered = True
                 return handle
@@ -126,10 +133,7 @@ class ClientApprovals:
                 f"The run that asked for approval {approval_id!r} has ended ({decision['closed']})."
             )
             raise ApprovalNotFoundError(msg, hint="Send the session its next message.")
-        word = "approved" if decision.get("approved") else "rejected"
-        by = f" by {decision['by']}" if decision.get("by") else ""
-        msg = f"Approval {approval_id} was already {word}{by}."
-        raise ApprovalDecidedError(msg, decision=decision)
+        raise already_decided(approval_id, decision)
 
     async def _waiting_run(self, row: ApprovalRow) -> RunHandle:
         """The run that waits; it is started again when it was terminated or its Temporal lost."""
@@ -137,3 +141,11 @@ class ClientApprovals:
         if handle is not None:
             return handle
         return await self._runs.reopen(row.session_id)
+
+
+def already_decided(approval_id: str, decision: dict[str, Any]) -> ApprovalDecidedError:
+    """The answer to whoever comes second."""
+    word = "approved" if decision.get("approved") else "rejected"
+    by = f" by {decision['by']}" if decision.get("by") else ""
+    msg = f"Approval {approval_id} was already {word}{by}."
+    return ApprovalDecidedError(msg, decision=decision)
