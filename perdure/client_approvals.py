@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _TRIES = 50
 _PAUSE = 0.1
 _UPDATE_SECONDS = 10.0
+_OF_A_DECISION = ("approved", "note", "by", "result")
 
 
 class ClientApprovals:
@@ -102,8 +103,9 @@ class ClientApprovals:
                 await asyncio.wait_for(update(workflow, UPDATE_RESOLVE, decision), _UPDATE_SECONDS)
             except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
                 # No worker answers, or many decide at once. A signal waits; the first one counts.
-                await self._undecided(approval_id)
-                await workflow.signal(SIGNAL_RESOLVE, decision)
+                if not await self._is_taken(approval_id, decision):
+                    await self._undecided(approval_id)
+                    await workflow.signal(SIGNAL_RESOLVE, decision)
                 handle.unanswered = True
                 return handle
             except WorkflowUpdateFailedError as error:
@@ -119,6 +121,12 @@ class ClientApprovals:
             await asyncio.sleep(_PAUSE)
         msg = f"The run that asked for approval {approval_id!r} does not take a decision now."
         raise ApprovalNotFoundError(msg, hint="See what the run does with `perdure show`.")
+
+    async def _is_taken(self, approval_id: str, decision: dict[str, Any]) -> bool:
+        """Whether the store has this very decision: it arrived, only the answer did not."""
+        row = await self._runs.store.approval(approval_id)
+        taken = (row.decision if row else None) or {}
+        return all(taken.get(key) == decision.get(key) for key in _OF_A_DECISION)
 
     async def _undecided(self, approval_id: str) -> ApprovalRow:
         row = await self._runs.store.approval(approval_id)
