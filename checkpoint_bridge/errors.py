@@ -219,6 +219,13 @@ class ApprovalDecidedError(ApprovalError):
         super().__init__(message, code=code, hint=hint)
         self.decision = decision or {}
 
+    @classmethod
+    def of(cls, approval_id: str, decision: dict[str, Any]) -> ApprovalDecidedError:
+        """The answer to whoever comes second, naming the decision that counts."""
+        word = "approved" if decision.get("approved") else "rejected"
+        by = f" by {decision['by']}" if decision.get("by") else ""
+        return cls(f"Approval {approval_id} was already {word}{by}.", decision=decision)
+
 
 class StorageError(PerdureError):
     """The store cannot be opened, read or written."""

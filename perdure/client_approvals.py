@@ -70,13 +70,12 @@ class ClientApprovals:
             PerdureError: the run failed after the decision; its session can be resumed.
         """
         handle = await self.decide(approval_id, approved=approved, note=note, by=by, result=result)
-        result_of_run = await handle.result(after_approval=approval_id)
-        row = await self._runs.store.approval(approval_id)
-        taken = (row.decision if row else None) or {}
-        if (taken.get("approved", approved), taken.get("by", by)) != (approved, by):
-            # It went as a signal, which gives no answer, and came second.
-            raise already_decided(approval_id, taken)
-        return result_of_run
+        outcome = await handle.result(after_approval=approval_id)
+        decision = _decision(approval_id, approved, note, by, result)
+        if handle.unanswered and not await self._is_taken(approval_id, decision):
+            # It went as a signal, which gives no answer, and another one came first.
+            await self._undecided(approval_id)
+        return outcome
 
     async def decide(
         self,
@@ -88,13 +87,7 @@ class ClientApprovals:
         result: Any = UNSET,
     ) -> RunHandle:
         """Decide and return at once. Arguments and errors are those of :meth:`resolve`."""
-        decision: dict[str, Any] = {"id": approval_id, "approved": approved}
-        if note is not None:
-            decision["note"] = note
-        if by is not None:
-            decision["by"] = by
-        if result is not UNSET:
-            decision["result"] = result
+        decision = _decision(approval_id, approved, note, by, result)
         for _ in range(_TRIES):
             row = await self._undecided(approval_id)
             handle = await self._waiting_run(row)
@@ -141,7 +134,7 @@ class ClientApprovals:
                 f"The run that asked for approval {approval_id!r} has ended ({decision['closed']})."
             )
             raise ApprovalNotFoundError(msg, hint="Send the session its next message.")
-        raise already_decided(approval_id, decision)
+        raise ApprovalDecidedError.of(approval_id, decision)
 
     async def _waiting_run(self, row: ApprovalRow) -> RunHandle:
         """The run that waits; it is started again when it was terminated or its Temporal lost."""
@@ -151,9 +144,19 @@ class ClientApprovals:
         return await self._runs.reopen(row.session_id)
 
 
-def already_decided(approval_id: str, decision: dict[str, Any]) -> ApprovalDecidedError:
-    """The answer to whoever comes second."""
-    word = "approved" if decision.get("approved") else "rejected"
-    by = f" by {decision['by']}" if decision.get("by") else ""
-    msg = f"Approval {approval_id} was already {word}{by}."
-    return ApprovalDecidedError(msg, decision=decision)
+def _decision(
+    approval_id: str,
+    approved: bool,  # noqa: FBT001 - passed on
+    note: str | None,
+    by: str | None,
+    result: Any,
+) -> dict[str, Any]:
+    """A decision as the signal and the update take it: absent values have no key."""
+    decision: dict[str, Any] = {"id": approval_id, "approved": approved}
+    if note is not None:
+        decision["note"] = note
+    if by is not None:
+        decision["by"] = by
+    if result is not UNSET:
+        decision["result"] = result
+    return decision

@@ -65,7 +65,7 @@ class Approvals:
         """
         record = self.decided.get(approval_id)
         if record is not None:
-            raise decided_error(approval_id, record)
+            raise ApprovalDecidedError.of(approval_id, decision_of(record))
         if approval_id != self.waiting_id:
             msg = f"No approval {approval_id!r} waits in session {workflow.info().workflow_id!r}."
             raise ApprovalNotFoundError(msg)
@@ -115,7 +115,7 @@ class Approvals:
                 raise error_from_wire(record.error)
             self.decided[decision.id] = record
         if not record.mine:
-            raise decided_error(decision.id, record)
+            raise ApprovalDecidedError.of(decision.id, decision_of(record))
         return record
 
     async def ask(
@@ -200,14 +200,6 @@ class Approvals:
             [NewEvent(ev.APPROVAL_REQUESTED, data)],
             [NewSave(1, ev.AWAITING_APPROVAL, ev.AWAITING_APPROVAL, approval_id)],
         )
-
-
-def decided_error(approval_id: str, record: DecisionRecord) -> ApprovalDecidedError:
-    """The answer to whoever comes second."""
-    word = "approved" if record.approved else "rejected"
-    by = f" by {record.by}" if record.by else ""
-    msg = f"Approval {approval_id} was already {word}{by}."
-    return ApprovalDecidedError(msg, decision=decision_of(record))
 
 
 def decision_of(record: DecisionRecord) -> dict[str, Any]:
