@@ -27,8 +27,9 @@ from perdure.checkpoint_bridge.transcript import input_messages
 from perdure.client_approvals import ClientApprovals
 from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal
 from perdure.foreign import ForeignSessions
-from perdure.results import Fork, RunResult, SessionInfo
+from perdure.results import Fork, RunResult
 from perdure.session_runs import SessionRuns
+from perdure.sessions.directory import Sessions
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -69,6 +70,7 @@ class Client:
         self.workflow_id_prefix = workflow_id_prefix
         self._runs = SessionRuns(temporal, store, task_queue=task_queue, prefix=workflow_id_prefix)
         self.approvals = ClientApprovals(self._runs)
+        self.sessions = Sessions(self)
         self.mirrors = tuple(mirrors)
         """What this client writes saves to, unless a worker does."""
         self._foreign = ForeignSessions(store, self.mirrors)
@@ -205,10 +207,6 @@ class Client:
             SessionNotFoundError: there is no such session.
         """
         return RunUsage.from_json(spent(await self.store.events(session_id)))
-
-    async def sessions(self, limit: int | None = None) -> list[SessionInfo]:
-        """Sessions, newest activity first."""
-        return [SessionInfo.of(row) for row in await self.store.sessions(limit=limit)]
 
     async def fork(
         self,

@@ -102,7 +102,7 @@ async def test_a_conversation_that_ends_in_calls(
     assert result.text == "Seen."
     assert [message["content"] for message in await bench.results()] == ['"seen"', '"old"']
     assert model.requests[0].messages[5:] == more
-    assert (await bench.client.sessions())[0].title == "Look"
+    assert (await bench.client.sessions.list())[0].title == "Look"
 
 
 async def test_a_reference_to_nothing_does_not_end_a_run(bench: Bench, session: str) -> None:
@@ -209,7 +209,7 @@ async def refused(bench: Bench, handle: Any, says: str, error_type: str) -> None
     history = await handle.fetch_history()
     kinds = {event.event_type for event in history.events}
     assert EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED not in kinds
-    assert await bench.client.sessions() == []
+    assert await bench.client.sessions.list() == []
 
 
 async def test_no_argument_at_all(bench: Bench, session: str) -> None:
@@ -271,7 +271,7 @@ async def test_a_bug_of_ours_fails_the_run(
     assert isinstance(raised.value.cause, ApplicationError)
     assert "ZeroDivisionError" in raised.value.cause.message
     assert raised.value.cause.type == "RunFailedError"
-    assert await bench.client.sessions() == []
+    assert await bench.client.sessions.list() == []
     bench.replay_all = False
 
 
@@ -296,7 +296,7 @@ async def test_an_id_of_another_workflow(bench: Bench, session: str) -> None:
         EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED,
     ]
     await stranger.terminate()
-    assert await bench.client.sessions() == []
+    assert await bench.client.sessions.list() == []
 
 
 async def test_a_prefix_avoids_it(bench: Bench, session: str) -> None:

@@ -330,7 +330,7 @@ async def test_an_invalid_session_id(bench: Bench, session_id: Any) -> None:
     with pytest.raises(SessionIdInvalidError) as raised:
         await bench.client.execute("agent", "Hi", session_id=session_id)
     assert raised.value.code == "LOUSHO_SESSION_ID_INVALID"
-    assert await bench.client.sessions() == []
+    assert await bench.client.sessions.list() == []
 
 
 async def test_ids_are_made_when_none_is_given(bench: Bench) -> None:
@@ -341,7 +341,7 @@ async def test_ids_are_made_when_none_is_given(bench: Bench) -> None:
         two = await bench.client.execute("agent", "Hi")
         await bench.client.execute("agent", "Hi", session_id=longest)
     assert one.session_id != two.session_id
-    assert {row.session_id for row in await bench.client.sessions()} == {
+    assert {row.session_id for row in await bench.client.sessions.list()} == {
         one.session_id,
         two.session_id,
         longest,
@@ -356,7 +356,7 @@ async def test_input_that_is_none(bench: Bench, session: str, given: Any) -> Non
     with pytest.raises(ConfigurationError) as raised:
         await bench.client.execute("agent", given, session_id=session)
     assert raised.value.field == "input"
-    assert await bench.client.sessions() == []
+    assert await bench.client.sessions.list() == []
 
 
 async def test_nothing_for_a_new_session(bench: Bench, session: str) -> None:
@@ -364,7 +364,7 @@ async def test_nothing_for_a_new_session(bench: Bench, session: str) -> None:
         with pytest.raises(ConfigurationError, match="The input is empty") as raised:
             await bench.client.execute("agent", [], session_id=session)
     assert raised.value.field == "input"
-    assert await bench.client.sessions() == []
+    assert await bench.client.sessions.list() == []
 
 
 async def test_nothing_for_a_finished_session(bench: Bench, session: str) -> None:
@@ -417,4 +417,4 @@ async def test_parts_and_unknown_keys_are_kept(bench: Bench, session: str) -> No
         await bench.client.execute("agent", given, session_id=session)
     assert (await bench.record())["messages"][0] == given[0]
     assert model.requests[0].messages[0] == given[0]
-    assert (await bench.client.sessions())[0].title == "What is this?"
+    assert (await bench.client.sessions.list())[0].title == "What is this?"

@@ -106,7 +106,7 @@ async def test_a_first_call_that_fails_leaves_a_session_to_resume(
     async with bench.serving(Agent("agent", provider=model)):
         with pytest.raises(ProviderError):
             await bench.client.execute("agent", "Go", session_id=session)
-        (info,) = await bench.client.sessions()
+        (info,) = await bench.client.sessions.list()
         assert (info.status, info.title) == ("in-progress", "Go")
         result = await bench.client.resume(session)
     assert result is not None
@@ -141,7 +141,7 @@ async def test_an_unknown_agent(bench: Bench, session: str) -> None:
             await bench.client.execute("three", "Go", session_id=session)
         assert raised.value.field == "agent"
         assert raised.value.message == "There is no agent 'three'; this worker serves: one, two."
-        assert await bench.client.sessions() == []
+        assert await bench.client.sessions.list() == []
         # A session of another agent stays as it is, too.
         await bench.client.execute("one", "Go", session_id=session)
         before = await bench.events()

@@ -70,7 +70,7 @@ async def test_fork_at_step_1_with_another_weather(bench: Bench) -> None:
     assert after == before
     assert other.steps == 3
     assert replayed.to_json()["usage"]["modelCalls"] == 3
-    assert (await client.sessions())[0].parent_session == "trip"
+    assert (await client.sessions.list())[0].parent_session == "trip"
 
 
 async def test_resume_of_what_is_not_pending(bench: Bench) -> None:

@@ -1,0 +1,1 @@
+"""Sessions as an application uses them: ``client.sessions`` and the session objects it gives."""
