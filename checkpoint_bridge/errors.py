@@ -8,6 +8,11 @@
     |-- SessionNotFoundError
     |-- SessionConflictError            the id belongs to something else, or another writer was here
     |-- SessionAwaitingApprovalError    session_id, approval_id
+    |-- SessionBusyError                session_id, admission: "rejected"
+    |-- NotATurnError                   sequence
+    |-- IdempotencyError                key
+    |   |-- IdempotencyMismatchError    another request came under the key
+    |   `-- IdempotencyAmbiguousError   a request under the key came, and nobody knows what it did
     |-- CheckpointNotFoundError         kept: the steps that a fork can start from
     |-- AgentDriftError
     |-- ResumeToolMissingError
@@ -21,6 +26,8 @@
     |   `-- MissingApiKeyError
     |-- PropagatingToolError            raised by a tool to fail the run
     |-- RunFailedError                  the run ended as Failed for another reason
+    |   |-- LimitReachedError           code model_call_limit or turn_time_limit
+    |   `-- TurnInterruptedError        code interrupted: its worker was lost, and it does not go on
     `-- TemporalUnavailableError
 
 Codes that start with ``LOUSHO_`` are those of the documented format (the list at the end of
@@ -38,8 +45,13 @@ __all__ = [
     "ApprovalNotFoundError",
     "CheckpointNotFoundError",
     "ConfigurationError",
+    "IdempotencyAmbiguousError",
+    "IdempotencyError",
+    "IdempotencyMismatchError",
+    "LimitReachedError",
     "LogConflictError",
     "MissingApiKeyError",
+    "NotATurnError",
     "PerdureError",
     "PropagatingToolError",
     "ProviderError",
@@ -47,11 +59,13 @@ __all__ = [
     "ResumeToolMissingError",
     "RunFailedError",
     "SessionAwaitingApprovalError",
+    "SessionBusyError",
     "SessionConflictError",
     "SessionIdInvalidError",
     "SessionNotFoundError",
     "StorageError",
     "TemporalUnavailableError",
+    "TurnInterruptedError",
     "error_from_wire",
 ]
 
@@ -143,6 +157,78 @@ class SessionAwaitingApprovalError(PerdureError):
         super().__init__(message, code=code, hint=hint)
         self.session_id = session_id
         self.approval_id = approval_id
+
+
+class SessionBusyError(PerdureError):
+    """A turn goes on, and the new input was not to wait for it; nothing was taken."""
+
+    code = "PERDURE_SESSION_BUSY"
+    hint = "Send it again when the turn has ended, or with turn_policy 'queue' or 'wait'."
+    _facts = ("session_id", "admission")
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        session_id: str = "",
+        code: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.session_id = session_id
+        self.admission = "rejected"
+        """An idempotency key that came with the input is as good as new."""
+
+
+class NotATurnError(PerdureError):
+    """The log has no start of a turn at the sequence that was given."""
+
+    code = "PERDURE_NOT_A_TURN"
+    hint = "Give the sequence of a turn/start; see them with `perdure events`."
+    _facts = ("sequence",)
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        sequence: int = 0,
+        code: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.sequence = sequence
+
+
+class IdempotencyError(PerdureError):
+    """A request under an idempotency key that cannot be answered; nothing was done."""
+
+    code = "PERDURE_IDEMPOTENCY"
+    _facts = ("key",)
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        key: str = "",
+        code: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.key = key
+
+
+class IdempotencyMismatchError(IdempotencyError):
+    """The key was used for another request."""
+
+    code = "PERDURE_IDEMPOTENCY_MISMATCH"
+    hint = "Use a new key for a new request."
+
+
+class IdempotencyAmbiguousError(IdempotencyError):
+    """A request under this key was begun and its response is unknown: it may have happened."""
+
+    code = "PERDURE_IDEMPOTENCY_AMBIGUOUS"
+    hint = "Look at the session's history before you send it with a new key."
 
 
 class CheckpointNotFoundError(PerdureError):
@@ -296,6 +382,20 @@ class RunFailedError(PerdureError):
 
     code = "PERDURE_RUN_FAILED"
     hint = "Read the run's failure in the Temporal UI, then resume the session."
+
+
+class LimitReachedError(RunFailedError):
+    """The turn reached a limit of its agent; ``code`` says which."""
+
+    code = "turn_limit"
+    hint = "Resume the session to go on with new limits."
+
+
+class TurnInterruptedError(RunFailedError):
+    """The turn lost its worker, and its agent does not continue such turns (``on_crash``)."""
+
+    code = "interrupted"
+    hint = "See session.ambiguous() for what may have happened, then send a new message."
 
 
 class TemporalUnavailableError(PerdureError):

@@ -153,3 +153,15 @@ mirror_leases = Table(
     Column("owner", String(64), nullable=False, doc="Who alone writes to the mirror."),
     Column("until_ms", BigInteger, nullable=False),
 )
+
+claims = Table(
+    "perdure_claims",
+    metadata,
+    Column("scope", String(240), primary_key=True, doc="What is done, and to which session."),
+    Column("key", String(255), primary_key=True, doc="The caller's idempotency key."),
+    Column("request_hash", String(64), nullable=False),
+    Column("state", String(16), nullable=False, doc="taken or completed."),
+    Column("response", Text, nullable=True, doc="JSON, once the request is completed."),
+    Column("claimed_at", BigInteger, nullable=False),
+    Column("completed_at", BigInteger, nullable=True, index=True, doc="Kept for 24 h from here."),
+)

@@ -116,6 +116,20 @@ def upgrade() -> None:
         postgresql_where=sa.text("ref IS NOT NULL"),
     )
     op.create_table(
+        "perdure_claims",
+        sa.Column("scope", sa.String(length=240), nullable=False),
+        sa.Column("key", sa.String(length=255), nullable=False),
+        sa.Column("request_hash", sa.String(length=64), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("response", sa.Text(), nullable=True),
+        sa.Column("claimed_at", sa.BigInteger(), nullable=False),
+        sa.Column("completed_at", sa.BigInteger(), nullable=True),
+        sa.PrimaryKeyConstraint("scope", "key"),
+    )
+    op.create_index(
+        op.f("ix_perdure_claims_completed_at"), "perdure_claims", ["completed_at"], unique=False
+    )
+    op.create_table(
         "perdure_mirror_leases",
         sa.Column("name", sa.String(length=200), nullable=False),
         sa.Column("owner", sa.String(length=64), nullable=False),
