@@ -18,7 +18,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format types tests unit integration acceptance faults test-lowest \
+.PHONY: help demo test lint format types tests unit integration acceptance faults bench test-lowest \
 	wheel requirements clean
 
 help:  ## Show the targets
@@ -50,6 +50,9 @@ unit integration acceptance: %: $(VENV)/.dev  ## One tier
 
 faults: $(VENV)/.dev  ## Kill workers at random in 200 runs (ARGS="--fault server --seed 2")
 	$(BIN)/python -m tests.acceptance.faults.campaign $(ARGS)
+
+bench: $(VENV)/.dev  ## Measure beside the floor (ARGS="--only steps,throughput")
+	$(BIN)/python -m tests.benchmarks $(ARGS)
 
 test-lowest: $(LOWEST)/.dev  ## The tests on the lowest versions of the ranges in pyproject.toml
 	$(LOWEST)/bin/pytest $(ARGS)
