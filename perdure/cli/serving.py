@@ -26,6 +26,14 @@ from perdure.cli.options import (
     Where,
 )
 from perdure.cli.output import note, progress
+from perdure.cli.rollout import (
+    BuildIdOption,
+    DeploymentOption,
+    GraceOption,
+    PinnedOption,
+    ReadyFileOption,
+    Rollout,
+)
 from perdure.cli.text import one_line
 from perdure.process import EXIT_INTERRUPTED, end_now
 
@@ -70,6 +78,11 @@ def worker(
     namespace: NamespaceOption = None,
     task_queue: TaskQueueOption = DEFAULT_TASK_QUEUE,
     mirrors: MirrorOption = None,
+    deployment: DeploymentOption = None,
+    build_id: BuildIdOption = None,
+    pinned: PinnedOption = False,
+    grace: GraceOption = None,
+    ready_file: ReadyFileOption = None,
     log_level: LogLevelOption = "info",
     show_traceback: TracebackOption = False,
 ) -> int:
@@ -78,8 +91,10 @@ def worker(
     Calls in flight may finish; a second Ctrl-C ends at once.
     """
     set_up_logs(log_level)
+    rollout = Rollout(deployment, build_id, pinned, grace, ready_file)
     agents = load_agents(app, show_traceback=show_traceback)
-    asyncio.run(_work(agents, Where(store, temporal, namespace, task_queue, tuple(mirrors or ()))))
+    where = Where(store, temporal, namespace, task_queue, tuple(mirrors or ()))
+    asyncio.run(_work(agents, where, rollout))
     return exits.DONE
 
 
@@ -146,14 +161,15 @@ def _short_failure(record: logging.LogRecord) -> bool:
     return True
 
 
-async def _work(agents: Sequence[Agent], where: Where) -> None:
+async def _work(agents: Sequence[Agent], where: Where, rollout: Rollout) -> None:
     from perdure.connection import check_namespace, connect_temporal, quiet_core
 
     quiet_core()
     _check(where)
+    rollout.check()
     client = await connect_temporal(where.temporal, where.namespace)
     await check_namespace(client)
-    await _serve(client, agents, where)
+    await _serve(client, agents, where, rollout=rollout)
 
 
 def _check(where: Where) -> None:
@@ -266,6 +282,7 @@ async def _serve(
     agents: Sequence[Agent],
     where: Where,
     server: DevServer | None = None,
+    rollout: Rollout | None = None,
 ) -> None:
     """Serve until a signal comes or our own server dies; then let calls in flight finish."""
     from perdure.worker import serving
@@ -273,20 +290,27 @@ async def _serve(
     log = logging.getLogger("perdure.worker")
     stop = _StopSignals()
     store = where.open_store(create=True)
+    rollout = rollout or Rollout()
     try:
         async with serving(
-            client, agents, store, task_queue=where.task_queue, mirrors=where.mirrors
+            client,
+            agents,
+            store,
+            task_queue=where.task_queue,
+            mirrors=where.mirrors,
+            **rollout.worker_options(),
         ):
-            log.info(
-                "Serving %s on task queue %s of Temporal at %s (namespace %s); store %s",
-                ", ".join(agent.name for agent in agents),
-                where.task_queue,
-                client.service_client.config.target_host,
-                client.namespace,
-                store.database,
-            )
-            async with stop:
-                await _until_stopped(stop.asked, server)
+            with rollout.ready():
+                log.info(
+                    "Serving %s on task queue %s of Temporal at %s (namespace %s); store %s",
+                    ", ".join(agent.name for agent in agents),
+                    where.task_queue,
+                    client.service_client.config.target_host,
+                    client.namespace,
+                    store.database,
+                )
+                async with stop:
+                    await _until_stopped(stop.asked, server)
             log.info("Stopping: calls in flight may finish; Ctrl-C again ends at once")
     except asyncio.CancelledError:
         # A worker that has lost its server fails by itself, and cancels whoever holds it.
