@@ -17,11 +17,20 @@ if TYPE_CHECKING:
 class Deps:
     """Base of the classes that hold activities."""
 
-    def __init__(self, agents: Mapping[str, Agent], store: SqlStore, threads: Executor) -> None:
+    def __init__(
+        self,
+        agents: Mapping[str, Agent],
+        store: SqlStore,
+        threads: Executor,
+        *,
+        private: bool = False,
+    ) -> None:
         self.agents = agents
         self.store = store
         self.threads = threads
         """Where plain (not async) tools run."""
+        self.private = private
+        """Whether Temporal is not meant to read content: there is a payload codec."""
 
     def agent(self, name: str) -> Agent:
         """The agent of a name.

@@ -84,6 +84,7 @@ class _Opener:
 
     def __init__(self, deps: Deps, agent: Agent, task: OpenRun) -> None:
         self.store = deps.store
+        self.private = deps.private
         self.agent = agent
         self.task = task
         self.state = SessionState()
@@ -342,6 +343,7 @@ class _Opener:
             calls=self._plans(),
             input_tokens=int(usage.get("inputTokens") or 0),
             output_tokens=int(usage.get("outputTokens") or 0),
+            private=self.private,
         )
 
 

@@ -151,6 +151,8 @@ class RunFacts:
     text: str = ""
     input_tokens: int = 0
     output_tokens: int = 0
+    private: bool = False
+    """Temporal is not meant to read content: what the UI is told has none."""
 
 
 @dataclass

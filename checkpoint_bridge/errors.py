@@ -21,6 +21,7 @@
     |   `-- ApprovalDecidedError        decision: the one that counts
     |-- StorageError
     |   `-- LogConflictError
+    |-- EncryptionKeyError              key_id
     |-- ProviderError                   status, retryable, retry_after
     |   |-- RateLimitedError
     |   `-- MissingApiKeyError
@@ -45,6 +46,7 @@ __all__ = [
     "ApprovalNotFoundError",
     "CheckpointNotFoundError",
     "ConfigurationError",
+    "EncryptionKeyError",
     "IdempotencyAmbiguousError",
     "IdempotencyError",
     "IdempotencyMismatchError",
@@ -325,6 +327,20 @@ class LogConflictError(StorageError):
 
     code = "PERDURE_LOG_CONFLICT"
     hint = "One run writes to a session at a time; open the session again."
+
+
+class EncryptionKeyError(PerdureError):
+    """What is stored or sent was encrypted with a key that is not here."""
+
+    code = "PERDURE_ENCRYPTION_KEY"
+    hint = "Give PERDURE_ENCRYPTION_KEYS all keys that were ever used, the newest first."
+    _facts = ("key_id",)
+
+    def __init__(
+        self, message: str, *, key_id: str = "", code: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.key_id = key_id
 
 
 class ProviderError(PerdureError):

@@ -26,6 +26,7 @@ from perdure.checkpoint_bridge.stable_json import MAX_NESTING, is_deeper
 from perdure.checkpoint_bridge.transcript import input_messages
 from perdure.client_approvals import ClientApprovals
 from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal
+from perdure.encryption import encrypting, resolve
 from perdure.foreign import ForeignSessions
 from perdure.results import Fork, RunResult
 from perdure.session_runs import SessionRuns
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry
     from perdure.checkpoint_bridge.mirror import Mirror
     from perdure.checkpoint_bridge.sessions import SessionRow
+    from perdure.encryption import Encryption
     from perdure.run_handle import RunHandle
 
 _CALLER_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -307,13 +309,15 @@ class _Connecting:
         options = dict(self._options)
         store, temporal = options.pop("store"), options.pop("temporal")
         namespace, create = options.pop("namespace"), options.pop("create")
-        mirror = options.pop("mirror")
+        mirror, keys = options.pop("mirror"), resolve(options.pop("encryption"))
         sessions = SqlStore(store, create=create) if isinstance(store, str) else store
         resources = contextlib.AsyncExitStack()
         await sessions.open()
         try:
-            if not isinstance(temporal, TemporalClient):
-                temporal = await connect_temporal(temporal, namespace)
+            if isinstance(temporal, TemporalClient):
+                temporal = encrypting(temporal, keys)
+            else:
+                temporal = await connect_temporal(temporal, namespace, encryption=keys or False)
             mirrors = await resources.enter_async_context(mirroring(sessions, mirror))
         except BaseException:
             await sessions.close()
@@ -330,6 +334,7 @@ def connect(
     task_queue: str = DEFAULT_TASK_QUEUE,
     workflow_id_prefix: str = "",
     create: bool = True,
+    encryption: Encryption = None,
 ) -> _Connecting:
     """Reach Temporal and the store, in ``async with`` (closed at its end) or by ``await``.
 
@@ -345,6 +350,8 @@ def connect(
         task_queue: where workers serve the agents.
         workflow_id_prefix: put before session ids, where other workflows share the namespace.
         create: make a SQLite store that does not exist.
+        encryption: keys that encrypt what Temporal gets, around whatever codec a given client has;
+            default: those of ``PERDURE_ENCRYPTION_KEYS``, if it is set. ``False``: none.
 
     Raises:
         ConfigurationError: an address is wrong.
@@ -360,6 +367,7 @@ def connect(
             "task_queue": task_queue,
             "workflow_id_prefix": workflow_id_prefix,
             "create": create,
+            "encryption": encryption,
         }
     )
 

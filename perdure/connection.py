@@ -14,11 +14,13 @@ from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, Telemetr
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.checkpoint_bridge.errors import ConfigurationError, TemporalUnavailableError
+from perdure.encryption import PLAIN, encrypting, resolve
 
 if TYPE_CHECKING:
     from temporalio.client import WorkflowHandle
 
     from perdure.checkpoint_bridge.errors import PerdureError
+    from perdure.encryption import Encryption
 
 DEFAULT_ADDRESS = "localhost:7233"
 DEFAULT_TASK_QUEUE = "perdure"
@@ -26,7 +28,9 @@ DEFAULT_TASK_QUEUE = "perdure"
 _CONNECT_SECONDS = 10.0
 
 
-async def connect_temporal(address: str | None = None, namespace: str | None = None) -> Client:
+async def connect_temporal(
+    address: str | None = None, namespace: str | None = None, *, encryption: Encryption = None
+) -> Client:
     """A Temporal client by temporalio's own environment configuration.
 
     ``TEMPORAL_ADDRESS``, ``TEMPORAL_NAMESPACE``, ``TEMPORAL_API_KEY``, TLS settings and profiles
@@ -35,11 +39,14 @@ async def connect_temporal(address: str | None = None, namespace: str | None = N
     Args:
         address: ``HOST:PORT``.
         namespace: the Temporal namespace.
+        encryption: keys for everything that enters Temporal; default: those of
+            ``PERDURE_ENCRYPTION_KEYS``, if it is set. ``False``: none.
 
     Raises:
         ConfigurationError: the environment's configuration cannot be read.
         TemporalUnavailableError: nothing answers at the address.
     """
+    keys = resolve(encryption)
     try:
         config: dict[str, Any] = dict(ClientConfig.load_client_connect_config())
     except (ValueError, RuntimeError, OSError) as error:
@@ -58,13 +65,15 @@ async def connect_temporal(address: str | None = None, namespace: str | None = N
         msg = "The Temporal namespace is empty; give its name, or nothing for the default one."
         raise ConfigurationError(msg, field="namespace")
     try:
-        return await asyncio.wait_for(Client.connect(**config), _CONNECT_SECONDS)
+        connecting = Client.connect(**config, data_converter=PLAIN)
+        client = await asyncio.wait_for(connecting, _CONNECT_SECONDS)
     except (RuntimeError, TimeoutError, RPCError) as error:
         msg = f"Temporal does not answer at {target}."
         raise TemporalUnavailableError(msg) from error
     except ValueError as error:
         msg = f"{target!r} is not an address of Temporal: {error}"
         raise ConfigurationError(msg, field="temporal") from error
+    return encrypting(client, keys)
 
 
 async def check_namespace(client: Client) -> None:

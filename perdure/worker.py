@@ -19,6 +19,8 @@ from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.checkpoint_bridge.mirror import mirroring
 from perdure.checkpoint_bridge.sql_store import SqlStore
 from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal
+from perdure.encryption import encrypting, is_private, resolve
+from perdure.private_logs import without_content
 from perdure.workflows.agent_workflow import AgentWorkflow
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from perdure.agent import Agent
     from perdure.checkpoint_bridge.addresses import Targets
+    from perdure.encryption import Encryption
 
 GRACEFUL_SHUTDOWN = timedelta(seconds=10)
 """How long a worker that was told to stop lets its calls finish."""
@@ -51,8 +54,10 @@ def workflow_runner() -> WorkflowRunner:
     return UnsandboxedWorkflowRunner()
 
 
-def activities(agents: Iterable[Agent], store: SqlStore, threads: Executor) -> list[Any]:
-    """Everything that a worker serves besides the workflow.
+def activities(
+    agents: Iterable[Agent], store: SqlStore, threads: Executor, *, private: bool = False
+) -> list[Any]:
+    """Everything that a worker serves besides the workflow; ``private`` as in ``Deps``.
 
     Raises:
         ConfigurationError: there is no agent, or two have one name.
@@ -66,16 +71,16 @@ def activities(agents: Iterable[Agent], store: SqlStore, threads: Executor) -> l
     if not named:
         msg = "A worker needs at least one agent."
         raise ConfigurationError(msg, field="agents")
-    opening = Opening(named, store, threads)
-    writer = LogWriter(named, store, threads)
+    opening = Opening(named, store, threads, private=private)
+    writer = LogWriter(named, store, threads, private=private)
     return [
         opening.open_run,
         writer.append_log,
         writer.apply_input,
         writer.record_decision,
         writer.close_run,
-        ModelCall(named, store, threads).call_model,
-        ToolCall(named, store, threads).run_tool,
+        ModelCall(named, store, threads, private=private).call_model,
+        ToolCall(named, store, threads, private=private).run_tool,
     ]
 
 
@@ -103,6 +108,7 @@ async def serving(
         ConfigurationError: there is no agent, or two have one name.
         StorageError: the store cannot be opened.
     """
+    private = is_private(client.data_converter)
     await store.open()
     threads = concurrent.futures.ThreadPoolExecutor(
         _CALLS_AT_A_TIME, thread_name_prefix="perdure-tool"
@@ -118,14 +124,15 @@ async def serving(
         client,
         task_queue=task_queue,
         workflows=[AgentWorkflow],
-        activities=activities(agents, store, threads),
+        activities=activities(agents, store, threads, private=private),
         workflow_runner=workflow_runner(),
         **settings,
     )
     try:
-        # Around the worker: what its last calls save is mirrored too.
-        async with mirroring(store, mirrors), worker:
-            yield worker
+        with without_content() if private else contextlib.nullcontext():
+            # Around the worker: what its last calls save is mirrored too.
+            async with mirroring(store, mirrors), worker:
+                yield worker
     finally:
         await aclose_providers()
         # Nobody can stop a thread: a plain tool that hangs must not keep its worker alive.
@@ -140,6 +147,7 @@ async def run_worker(
     namespace: str | None = None,
     task_queue: str = DEFAULT_TASK_QUEUE,
     mirrors: Targets = None,
+    encryption: Encryption = None,
 ) -> None:
     """Serve agents until this is cancelled.
 
@@ -150,15 +158,20 @@ async def run_worker(
         namespace: the Temporal namespace, with an address.
         task_queue: where runs of these agents are started.
         mirrors: stores in the documented format, or their addresses, that get every save.
+        encryption: keys that encrypt what Temporal gets, around whatever codec a given client has;
+            default: those of ``PERDURE_ENCRYPTION_KEYS``, if it is set. ``False``: none.
 
     Raises:
         ConfigurationError: there is no agent, two have one name, or an address is wrong.
         StorageError: the store cannot be opened.
         TemporalUnavailableError: Temporal does not answer.
     """
+    keys = resolve(encryption)
     sessions = SqlStore(store) if isinstance(store, str) else store
     if temporal is None or isinstance(temporal, str):
-        temporal = await connect_temporal(temporal, namespace)
+        temporal = await connect_temporal(temporal, namespace, encryption=keys or False)
+    else:
+        temporal = encrypting(temporal, keys)
     try:
         async with serving(temporal, agents, sessions, task_queue=task_queue, mirrors=mirrors):
             await asyncio.Event().wait()

@@ -17,7 +17,8 @@ def details(
 ) -> str:
     """Markdown for the run's current details: its state, and how to decide when it waits.
 
-    It is kept small, since the UI puts it into a URL, and without arguments that are large.
+    It is kept small, since the UI puts it into a URL, which logs may keep; so a run whose payloads
+    are encrypted shows no content here.
     """
     lines = [
         f"**{_status(waiting, finish_reason)}** at step {facts.step} of at most {facts.max_steps}",
@@ -25,8 +26,8 @@ def details(
         f"Tokens: {facts.input_tokens:,} in, {facts.output_tokens:,} out",
     ]
     if waiting is not None:
-        lines += _decision(workflow_id, waiting)
-    elif text:
+        lines += _decision(workflow_id, waiting, private=facts.private)
+    elif text and not facts.private:
         lines += ["", "Last answer:", "", _block(text[:_SHOWN_TEXT])]
     # The UI takes {namespace} and {workflowId} in braces for its own; none of these is ours.
     return "\n".join(lines)
@@ -38,9 +39,11 @@ def _status(waiting: CallPlan | None, finish_reason: str) -> str:
     return "Running" if waiting is None else f"Waits for approval of {waiting.tool}"
 
 
-def _decision(workflow_id: str, waiting: CallPlan) -> list[str]:
+def _decision(workflow_id: str, waiting: CallPlan, *, private: bool) -> list[str]:
     arguments = waiting.arguments
     shown = "(large: see `perdure approvals`)" if arguments is None else arguments
+    if private:
+        shown = "(encrypted: see `perdure approvals`)"
     approve = json.dumps({"id": waiting.approval_id, "approved": True})
     reject = json.dumps({"id": waiting.approval_id, "approved": False, "note": "why"})
     return [

@@ -15,8 +15,6 @@ ROWS = set(range(1, 39))
 LATER = {
     14: "pruning comes with the maintenance commands",
     16: "sub-agents",
-    18: "payload encryption and search attributes",
-    19: "payload encryption",
     32: "streaming",
     33: "traces",
 }

@@ -206,7 +206,9 @@ class Bench:
     async def replay(self, *session_ids: str) -> None:
         """Replay all executions of the newest run of sessions; one that goes on is ended first."""
         replayer = Replayer(
-            workflows=[AgentWorkflow], workflow_runner=perdure.worker.workflow_runner()
+            workflows=[AgentWorkflow],
+            workflow_runner=perdure.worker.workflow_runner(),
+            data_converter=self.temporal.data_converter,
         )
         for session_id in session_ids:
             handle = self.workflow(session_id)
