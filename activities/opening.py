@@ -36,6 +36,7 @@ from perdure.checkpoint_bridge.fingerprints import describe_drift, drift_of
 from perdure.checkpoint_bridge.fold import SessionState
 from perdure.checkpoint_bridge.ledger import MODEL_CALL, EffectId
 from perdure.checkpoint_bridge.messages import text_of
+from perdure.checkpoint_bridge.sessions import refuse_ended
 from perdure.checkpoint_bridge.tool_results import decided_result
 from perdure.checkpoint_bridge.transcript import (
     input_messages,
@@ -66,6 +67,7 @@ class Opening(Deps):
         Raises:
             ConfigurationError: unknown agent, or input that is not messages.
             SessionAwaitingApprovalError: new input, while a decision is pending.
+            SessionEndedError: the session takes no more messages.
             AgentDriftError: the agent differs, and it was built to refuse that.
             ResumeToolMissingError: a pending call's tool is gone.
         """
@@ -103,8 +105,10 @@ class _Opener:
         if row is not None:
             self.log_id = row.log_id
             self.state = await self.store.state(row.log_id, row.head)
+            if not self._is_open_already():
+                refuse_ended(row)
             await self._take_answer_over()
-        if (self.state.open_turn or {}).get("runId") == self.task.run_id:
+        if self._is_open_already():
             # This execution has opened the session already; its answer was lost.
             await self._find_approval()
             self.messages = self.state.messages
@@ -133,6 +137,9 @@ class _Opener:
         )
         self.state = await self.store.state(self.log_id, head)
         return self._facts(head, fresh=finished)
+
+    def _is_open_already(self) -> bool:
+        return (self.state.open_turn or {}).get("runId") == self.task.run_id
 
     async def _take_answer_over(self) -> None:
         """Put what a lost execution's last model call came to into the log, where it belongs.
@@ -271,13 +278,17 @@ class _Opener:
         self.new[:0] = begin
 
     def _add_input(self, added: list[dict[str, Any]]) -> None:
+        keep = len(self.messages)
         has_prompt = any(message.get("role") == "system" for message in self.messages)
-        if self.agent.instructions and not has_prompt and not self.messages:
+        if self.agent.instructions and not has_prompt and self._is_first_turn():
             message = {"role": "system", "content": self.agent.instructions}
-            self.new.append(NewEvent(ev.SYSTEM_MESSAGE, {"message": message}))
-            keep = 1
-        else:
-            keep = len(self.messages)
+            if self.messages:
+                # A transcript that the session was made with; the instructions come first.
+                data = {"keep": 0, "append": [message, *self.messages]}
+                self.new.append(NewEvent(ev.TRANSCRIPT_DELTA, data))
+            else:
+                self.new.append(NewEvent(ev.SYSTEM_MESSAGE, {"message": message}))
+            keep += 1
         said = list(takewhile(lambda message: message.get("role") == "user", added))
         self.new.extend(NewEvent(ev.USER_MESSAGE, {"message": message}) for message in said)
         rest = added[len(said) :]
@@ -285,6 +296,10 @@ class _Opener:
             # Turns from elsewhere: calls among them that have no result are this run's to make.
             data = {"keep": keep + len(said), "append": rest}
             self.new.append(NewEvent(ev.TRANSCRIPT_DELTA, data))
+
+    def _is_first_turn(self) -> bool:
+        """Whether the session's conversation, so far, is none that a run of ours had."""
+        return not self.messages or (self.state.turn == 0 and self.state.raw is None)
 
     def _plans(self) -> list[CallPlan]:
         """What is to happen with each call that has no result."""

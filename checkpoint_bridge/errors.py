@@ -7,6 +7,12 @@
     |-- SessionIdInvalidError
     |-- SessionNotFoundError
     |-- SessionConflictError            the id belongs to something else, or another writer was here
+    |   |-- SessionExistsError
+    |   |-- SessionEndedError             it takes no more messages
+    |   `-- SessionActiveError            it has not ended, so it is not deleted
+    |-- SessionFormatUnsupportedError   the log is of another version of perdure
+    |-- SessionLogCorruptError          the log is damaged
+    |-- ForkBoundaryError               the place is none that a fork can begin behind
     |-- SessionAwaitingApprovalError    session_id, approval_id
     |-- SessionBusyError                session_id, admission: "rejected"
     |-- NotATurnError                   sequence
@@ -47,6 +53,7 @@ __all__ = [
     "CheckpointNotFoundError",
     "ConfigurationError",
     "EncryptionKeyError",
+    "ForkBoundaryError",
     "IdempotencyAmbiguousError",
     "IdempotencyError",
     "IdempotencyMismatchError",
@@ -60,10 +67,15 @@ __all__ = [
     "RateLimitedError",
     "ResumeToolMissingError",
     "RunFailedError",
+    "SessionActiveError",
     "SessionAwaitingApprovalError",
     "SessionBusyError",
     "SessionConflictError",
+    "SessionEndedError",
+    "SessionExistsError",
+    "SessionFormatUnsupportedError",
     "SessionIdInvalidError",
+    "SessionLogCorruptError",
     "SessionNotFoundError",
     "StorageError",
     "TemporalUnavailableError",
@@ -138,6 +150,52 @@ class SessionConflictError(PerdureError):
 
     code = "PERDURE_SESSION_CONFLICT"
     hint = "Use another session id, or another Temporal namespace."
+
+
+class SessionExistsError(SessionConflictError):
+    """A session that was to be new has an id that the store knows already."""
+
+    code = "PERDURE_SESSION_ALREADY_EXISTS"
+    hint = "Give another id, or none."
+
+
+class SessionEndedError(SessionConflictError):
+    """The session was ended: its history stays readable, and it takes no more messages."""
+
+    code = "PERDURE_SESSION_ENDED"
+    hint = "Fork it to go on from where it was, or begin another session."
+
+
+class SessionActiveError(SessionConflictError):
+    """Only a session that was ended, or whose last run failed, is deleted without force."""
+
+    code = "PERDURE_SESSION_ACTIVE"
+    hint = "End it first, or delete it with force."
+
+
+class SessionFormatUnsupportedError(PerdureError):
+    """The log was written in a format that this version does not read; nothing was changed."""
+
+    code = "PERDURE_SESSION_FORMAT_UNSUPPORTED"
+    hint = "Nothing was changed; `perdure export --raw` gives what is stored."
+
+
+class SessionLogCorruptError(PerdureError):
+    """What is stored of a log is not what was written; nothing was changed."""
+
+    code = "PERDURE_SESSION_LOG_CORRUPT"
+    hint = "Restore a copy of the store; `perdure export --raw` gives what is stored."
+
+
+class ForkBoundaryError(PerdureError):
+    """A fork cannot begin behind this event.
+
+    ``code`` says why: ``PERDURE_INVALID_BOUNDARY`` (there is no such event) or
+    ``PERDURE_OPEN_TURN`` (it is in the middle of a turn).
+    """
+
+    code = "PERDURE_INVALID_BOUNDARY"
+    hint = "Fork behind an event that `perdure events` lists, between two turns."
 
 
 class SessionAwaitingApprovalError(PerdureError):

@@ -40,6 +40,8 @@ class Batch:
     saves: Sequence[NewSave] = ()
     take_over: bool = False
     """True when a run opens the session: it becomes the writer if nobody wrote meanwhile."""
+    is_seed: bool = False
+    """True for events of another log, which a new one begins with."""
 
 
 # Built once: making a statement costs more than SQLite needs to run it.
@@ -170,7 +172,8 @@ def _already_there(connection: Connection, batch: Batch, digests: list[str]) -> 
 
 def _project(connection: Connection, batch: Batch, new: Sequence[NewEvent]) -> None:
     for event in new:
-        if event.type == ev.APPROVAL_REQUESTED:
+        # What a seed tells of another log waits for nobody here.
+        if event.type == ev.APPROVAL_REQUESTED and not batch.is_seed:
             # Not of the event itself: announced again after a lost workflow task, it must be
             # the same event.
             pending = {"createdAt": ev.iso(batch.time_ms), **event.data["pending"]}
@@ -326,6 +329,23 @@ def read_events(
         query = query.limit(limit)
     rows = (connection.execute(query)).all()
     return [_event(row) for row in rows]
+
+
+def newest_event(connection: Connection, log_id: int, type_: str) -> int | None:
+    """``seq`` of the newest event of a type, own or inherited, or ``None``."""
+    for part, first, stop in reversed(lineage(connection, log_id)):
+        query = (
+            select(events.c.seq)
+            .where(events.c.log_id == part, events.c.seq >= first, events.c.type == type_)
+            .order_by(events.c.seq.desc())
+            .limit(1)
+        )
+        if stop is not None:
+            query = query.where(events.c.seq < stop)
+        found: int | None = connection.scalar(query)
+        if found is not None:
+            return found
+    return None
 
 
 def _event(row: Any) -> Event:

@@ -37,6 +37,8 @@ BUSINESS_STATE = "business_state/set"
 """Ours: ``{value}``."""
 CHECKPOINT_SET = "checkpoint/set"
 """Ours: a record that came from outside; ``{fields}`` is all of it but the messages."""
+SESSION_ENDED = "session/ended"
+"""Ours: the session takes no more messages; always the last event."""
 SESSION_CLEARED = "session/cleared"
 """Ours: the checkpoint was deleted and its history kept; the transcript starts anew."""
 

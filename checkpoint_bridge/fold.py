@@ -91,7 +91,7 @@ class SessionState:
             return False
         if self.last_end is None:
             return not self.messages
-        return bool(self.last_end["reason"]["kind"] in ("completed", "max-tokens"))
+        return bool(self.last_end["reason"]["kind"] in ("completed", "max-tokens", "forked"))
 
     def copy(self) -> SessionState:
         """A state that can be folded on without this one noticing."""
@@ -247,11 +247,15 @@ class SessionState:
         self.approval = None
         self._find_calls(seq)
 
-    def _on_end_seed(self, _data: dict[str, Any], _seq: int) -> None:
+    def _on_end_seed(self, data: dict[str, Any], _seq: int) -> None:
         # What the source had open is not this session's: nothing is approved or announced here.
         self.open_turn = self.approval = None
         self.open_step = False
-        self.last_end = {"reason": {"kind": "forked"}}
+        if "boundary" not in data and data.get("inherited"):
+            # A fork of a step is in the middle of its run.
+            self.last_end = {"reason": {"kind": "forked-step"}}
+        elif self.last_end is None:
+            self.last_end = {"reason": {"kind": "completed"}}
         self.announced = set()
         self.decided = {}
 
@@ -274,16 +278,18 @@ class SessionState:
         self._new_calls(seq, -1)
 
 
-def spent(events: Iterable[Event]) -> dict[str, Any]:
+def spent(events: Iterable[Event], *, own: bool = True, attempts: bool = True) -> dict[str, Any]:
     """The usage of all model calls of a log: answers, and failed attempts whose cost is known.
 
-    A fork's begins where it leaves its parent, who has paid for what they share.
+    A fork's ``own`` begins where it leaves its parent, who has paid for what they share.
     """
     usage: dict[str, Any] = empty_usage()
     for event in events:
-        if event.type == ev.END_SEED:
+        if event.type == ev.END_SEED and own:
             usage = empty_usage()
-        elif event.type in (ev.ASSISTANT_MESSAGE, ev.ASSISTANT_ATTEMPT):
+        elif event.type == ev.ASSISTANT_MESSAGE or (
+            attempts and event.type == ev.ASSISTANT_ATTEMPT
+        ):
             counted = event.data.get("usage")
             if counted is None:
                 continue

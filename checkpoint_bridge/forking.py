@@ -39,7 +39,7 @@ def write_fork(
     current = sessions.find_session(connection, source.session_id, lock=True)
     if current is None or current.log_id != source.log_id:
         raise no_such_step(source.session_id, save.step, ())
-    fork_id = _free_id(connection, source.session_id) if new_session_id is None else new_session_id
+    fork_id = free_id(connection, source.session_id) if new_session_id is None else new_session_id
     taken = sessions.find_session(connection, fork_id, lock=True)
     if taken is not None:
         if fork_id == source.session_id or taken.status != sessions.CLEARED:
@@ -87,13 +87,14 @@ def _difference(state: SessionState, record: dict[str, Any]) -> list[NewEvent]:
     return new
 
 
-def _free_id(connection: Connection, session_id: str) -> str:
+def free_id(connection: Connection, session_id: str, *, reuse: bool = True) -> str:
+    """The next id for a fork; ``reuse``: one whose checkpoint was deleted counts as free."""
     number = 1
-    while not _is_free(connection, f"{session_id}.fork-{number}"):
+    while not _is_free(connection, f"{session_id}.fork-{number}", reuse=reuse):
         number += 1
     return f"{session_id}.fork-{number}"
 
 
-def _is_free(connection: Connection, session_id: str) -> bool:
+def _is_free(connection: Connection, session_id: str, *, reuse: bool) -> bool:
     row = sessions.find_session(connection, session_id)
-    return row is None or row.status == sessions.CLEARED
+    return row is None or (reuse and row.status == sessions.CLEARED)

@@ -67,6 +67,9 @@ sessions = Table(
     Column(
         "last_end", Text, nullable=True, doc="JSON of how the last run ended; null: it goes on."
     ),
+    Column("version", Integer, nullable=False, doc="Format of the log."),
+    Column("phase", String(16), nullable=False, doc="open, ending or ended."),
+    Column("header", Text, nullable=False, doc="JSON of what never changes; see headers.py."),
     Index("perdure_sessions_by_activity", "updated_at"),
 )
 

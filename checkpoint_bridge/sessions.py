@@ -6,17 +6,26 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import and_, delete, func, insert, or_, select, update
 
+from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.blobs import drop_unused
+from perdure.checkpoint_bridge.errors import SessionEndedError
+from perdure.checkpoint_bridge.headers import SESSION_FORMAT_VERSION, header_text
 from perdure.checkpoint_bridge.schema import approvals, effects, events, logs, saves, sessions
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Table
 
 
+CREATED = "created"
+"""Status of a session that was made before it got its first message."""
+
 CLEARED = "cleared"
 """Status of a session whose checkpoint was deleted and whose history was kept."""
+
+OPEN, ENDING, ENDED = "open", "ending", "ended"
+"""Phases of a session: ending and ended take no messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +45,22 @@ class SessionRow:
     step: int
     approval_id: str | None
     parent_session: str | None
-    last_end: str | None = None
+    last_end: str | None
     """JSON of the last turn's ``reason``; ``None`` while a turn is open."""
+    version: int
+    """Format of the log."""
+    phase: str
+    header: str
+    """JSON of what never changes, for :class:`.headers.SessionHeader`."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a run goes on or waits, as far as the store knows."""
+        if self.phase == ENDED:
+            return False
+        if self.status == ev.AWAITING_APPROVAL:
+            return True
+        return self.status == ev.IN_PROGRESS and self.writer is not None and self.last_end is None
 
 
 def find_session(
@@ -50,16 +73,36 @@ def find_session(
 
 
 def list_sessions(
-    connection: Connection, *, limit: int | None, status: str | None
+    connection: Connection,
+    *,
+    limit: int | None,
+    status: str | None,
+    agent: str | None = None,
+    after: tuple[int, str] | None = None,
 ) -> list[SessionRow]:
-    """Sessions, newest activity first; reads no log."""
+    """Sessions, newest activity first; reads no log.
+
+    ``after`` is ``(updated_at, session_id)`` of the last one of the page before.
+    """
     query = select(sessions).order_by(sessions.c.updated_at.desc(), sessions.c.session_id)
     if status is not None:
-        query = query.where(sessions.c.status == status)
+        query = query.where(_has_status(status))
+    if agent is not None:
+        query = query.where(sessions.c.agent == agent)
+    if after is not None:
+        time, session_id = after
+        later = and_(sessions.c.updated_at == time, sessions.c.session_id > session_id)
+        query = query.where(or_(sessions.c.updated_at < time, later))
     if limit is not None:
         query = query.limit(limit)
     rows = (connection.execute(query)).all()
     return [SessionRow(**row._mapping) for row in rows]  # noqa: SLF001 - as above
+
+
+def _has_status(status: str) -> ColumnElement[bool]:
+    if status in (ENDING, ENDED):
+        return sessions.c.phase == status
+    return sessions.c.status == status
 
 
 def session_ids(connection: Connection) -> list[str]:
@@ -76,8 +119,15 @@ def create_session(
     time_ms: int,
     parent: SessionRow | None = None,
     inherited: int = 0,
+    header: str | None = None,
+    version: int = SESSION_FORMAT_VERSION,
 ) -> SessionRow:
-    """Make a session with a log of its own, or one that begins with a parent's events."""
+    """Make a session with a log of its own, or one that begins with a parent's events.
+
+    ``header`` is what :func:`.headers.header_text` gives.
+    """
+    if header is None:
+        header = header_text(is_seeded=parent is not None, inherited=inherited)
     result = connection.execute(
         insert(logs)
         .values(
@@ -101,10 +151,39 @@ def create_session(
         step=0,
         approval_id=None,
         parent_session=parent.session_id if parent else None,
+        last_end=None,
+        version=parent.version if parent else version,
+        phase=OPEN,
+        header=header,
     )
     values = {name: getattr(row, name) for name in SessionRow.__slots__}
     connection.execute(insert(sessions).values(**values))
     return row
+
+
+def open_row(connection: Connection, session_id: str, *, agent: str, time_ms: int) -> SessionRow:
+    """The row of a session that a run opens; a session that does not exist yet is created.
+
+    Raises:
+        SessionEndedError: it was ended.
+    """
+    row = find_session(connection, session_id)
+    if row is None:
+        return create_session(connection, session_id, agent=agent, time_ms=time_ms)
+    refuse_ended(row)
+    return row
+
+
+def refuse_ended(row: SessionRow) -> None:
+    """Let no message into a session that was ended.
+
+    Raises:
+        SessionEndedError: it was.
+    """
+    if row.phase != OPEN:
+        word = "was ended" if row.phase == ENDED else "is being ended"
+        msg = f"Session {row.session_id!r} {word}; it takes no more messages."
+        raise SessionEndedError(msg)
 
 
 def delete_session(connection: Connection, row: SessionRow) -> None:
@@ -162,6 +241,13 @@ def set_running(connection: Connection, session_id: str, agent: str) -> None:
         update(sessions)
         .where(sessions.c.session_id == session_id)
         .values(agent=agent, status="in-progress", approval_id=None, last_end=None)
+    )
+
+
+def set_created(connection: Connection, session_id: str) -> None:
+    """Mark that no run has opened a new session yet."""
+    connection.execute(
+        update(sessions).where(sessions.c.session_id == session_id).values(status=CREATED)
     )
 
 

@@ -169,10 +169,10 @@ class SqlStore:
         return await self.database.read(sessions.find_session, session_id)
 
     async def sessions(
-        self, *, limit: int | None = None, status: str | None = None
+        self, *, limit: int | None = None, status: str | None = None, **more: Any
     ) -> list[SessionRow]:
-        """Sessions, newest activity first."""
-        return await self.database.read(sessions.list_sessions, limit=limit, status=status)
+        """Sessions, newest activity first (see :func:`.sessions.list_sessions`)."""
+        return await self.database.read(sessions.list_sessions, limit=limit, status=status, **more)
 
     async def open_session(
         self,
@@ -194,13 +194,12 @@ class SqlStore:
 
         Raises:
             LogConflictError: somebody wrote to the session meanwhile; read it again.
+        SessionEndedError: it takes no more messages.
         """
         keep = self._keep
 
         def open_session(connection: Connection) -> tuple[int, int]:
-            row = sessions.find_session(connection, session_id)
-            if row is None:
-                row = sessions.create_session(connection, session_id, agent=agent, time_ms=time_ms)
+            row = sessions.open_row(connection, session_id, agent=agent, time_ms=time_ms)
             batch = Batch(session_id, row.log_id, run_id, head, time_ms, events, take_over=True)
             end = append(connection, batch, keep_saves=keep)
             sessions.set_running(connection, session_id, agent)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,13 @@ from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
     SessionAwaitingApprovalError,
     SessionConflictError,
-    SessionIdInvalidError,
 )
+from perdure.checkpoint_bridge.events import FINISHED
 from perdure.checkpoint_bridge.fold import spent
 from perdure.checkpoint_bridge.fork import UNSET, ForkPatch
+from perdure.checkpoint_bridge.ids import check_session_id
 from perdure.checkpoint_bridge.mirror import mirroring
+from perdure.checkpoint_bridge.sessions import CLEARED, CREATED, refuse_ended
 from perdure.checkpoint_bridge.sql_store import SqlStore, session_not_found
 from perdure.checkpoint_bridge.stable_json import MAX_NESTING, is_deeper
 from perdure.checkpoint_bridge.transcript import input_messages
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from perdure.checkpoint_bridge.sessions import SessionRow
     from perdure.encryption import Encryption
     from perdure.run_handle import RunHandle
-
-_CALLER_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 INPUT_LIMIT = 64 * 1024
 """Bytes of input that the start request holds itself; more goes through the store."""
@@ -119,6 +118,7 @@ class Client:
         Raises:
             ConfigurationError: an argument is wrong, or no worker serves the agent.
             SessionAwaitingApprovalError: a decision is pending; nothing was called.
+            SessionEndedError: the session takes no more messages.
             PerdureError: the run failed; its session can be resumed.
         """
         handle = await self.start(
@@ -147,8 +147,10 @@ class Client:
             session_id, row = str(uuid.uuid4()), None
         else:
             row = await self._known(session_id)
-        if messages and row is not None:
-            await self._refuse_while_waiting(row)
+        if row is not None:
+            refuse_ended(row)
+            if messages:
+                await self._refuse_while_waiting(row)
         request: dict[str, Any] = {"agent": agent, "session_id": session_id}
         request.update(await self._input(input))
         if business_state is not UNSET:
@@ -174,10 +176,11 @@ class Client:
         row = await self.store.session(session_id)
         if row is None:
             row = await self._foreign.bring(session_id, needed=True)
-        if row is None or row.status in ("finished", "cleared"):
+        if row is None or row.status in (FINISHED, CLEARED, CREATED):
             # Of a run that no worker has taken yet, the store knows nothing.
             running = await self.running(session_id)
             return None if running is None else await running.result()
+        refuse_ended(row)
         await self._refuse_while_waiting(row)
         return await (await self._runs.reopen(session_id)).result()
 
@@ -389,15 +392,3 @@ def _bounded(name: str, value: Any) -> Any:
         msg = f"{name} is {size:,} bytes of JSON; at most {VALUE_LIMIT:,} can be sent."
         raise ConfigurationError(msg, field=name)
     return value
-
-
-def check_session_id(session_id: Any) -> None:
-    """Refuse an id that a caller may not choose (format page, *Stored forms*).
-
-    Raises:
-        SessionIdInvalidError: it does not match ``^[A-Za-z0-9_-]{1,128}$``.
-    """
-    if not isinstance(session_id, str) or not _CALLER_ID.fullmatch(session_id):
-        shown = session_id if not isinstance(session_id, str) else session_id[:140]
-        msg = f"{shown!r} is not a session id: 1 to 128 of the characters A-Z a-z 0-9 _ -."
-        raise SessionIdInvalidError(msg)

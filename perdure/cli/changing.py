@@ -66,7 +66,7 @@ def fork(
     from perdure.checkpoint_bridge.fork import UNSET, ForkPatch
 
     if new_id is not None:
-        from perdure.client import check_session_id
+        from perdure.checkpoint_bridge.ids import check_session_id
 
         check_session_id(new_id)
     if append_input is not None and not append_input.strip():

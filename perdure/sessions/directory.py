@@ -1,14 +1,37 @@
-"""``client.sessions``: lists, finds and makes sessions."""
+"""``client.sessions``: lists, finds, makes and deletes sessions."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import uuid
+from typing import TYPE_CHECKING, Any
 
+from perdure.checkpoint_bridge.creating import create_session, from_events, from_transcript
+from perdure.checkpoint_bridge.errors import (
+    ConfigurationError,
+    SessionActiveError,
+    SessionExistsError,
+)
+from perdure.checkpoint_bridge.ids import check_session_id
+from perdure.checkpoint_bridge.sessions import ENDED
+from perdure.checkpoint_bridge.sql_store import session_not_found
 from perdure.results import SessionInfo
+from perdure.sessions.record import FAILED, status_of
 from perdure.sessions.session import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from perdure.checkpoint_bridge.sql_store import SqlStore
     from perdure.client import Client
+
+PAGE = 50
+
+
+class SessionPage(list[SessionInfo]):
+    """Some entries of the session list; ``next_cursor`` asks for those behind them."""
+
+    next_cursor: str | None = None
+    """``None`` at the end of the list."""
 
 
 class Sessions:
@@ -17,10 +40,138 @@ class Sessions:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def list(self, *, limit: int | None = None) -> list[SessionInfo]:
-        """Sessions, newest activity first; no log is read."""
-        return [SessionInfo.of(row) for row in await self._client.store.sessions(limit=limit)]
+    async def create(
+        self,
+        agent: str,
+        *,
+        session_id: str | None = None,
+        transcript: Any = None,
+        seed: Iterable[Any] | None = None,
+        cwd: str | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Session:
+        """Make a session without running anything. Its first message starts its first run.
+
+        Args:
+            agent: the name of its agent.
+            session_id: 1 to 128 of ``A-Z a-z 0-9 _ -``; default: a new one.
+            transcript: messages of the documented format that the conversation begins with.
+            seed: events of another session's log that this one begins with, from ``seq`` 0.
+            cwd: the directory that the session is about; kept in its header.
+            metadata: a JSON object; kept in its header. No model is shown it.
+
+        Raises:
+            SessionExistsError: there is a session of this id.
+            ConfigurationError: an argument is wrong; nothing was made.
+            SessionIdInvalidError: the id cannot be one.
+        """
+        if not isinstance(agent, str) or not agent:
+            msg = f"agent is the name of an agent, not {agent!r}."
+            raise ConfigurationError(msg, field="agent")
+        if session_id is None:
+            session_id = str(uuid.uuid4())
+        check_session_id(session_id)
+        if transcript is not None and seed is not None:
+            msg = "A session begins with a transcript or with a seed, not with both."
+            raise ConfigurationError(msg, field="seed")
+        beginning = from_transcript(transcript) if seed is None else from_events(seed)
+        if await self._client.running(session_id) is not None:
+            msg = f"There is a run of session {session_id!r} already."
+            raise SessionExistsError(msg)
+        await create_session(
+            self._client.store,
+            session_id,
+            agent=agent,
+            beginning=beginning,
+            cwd=cwd,
+            metadata=metadata,
+        )
+        return self.get(session_id)
+
+    async def list(
+        self,
+        agent: str | None = None,
+        status: str | None = None,
+        limit: int | None = PAGE,
+        cursor: str | None = None,
+    ) -> SessionPage:
+        """Sessions, newest activity first; no log is read, and reading one is no activity.
+
+        Args:
+            agent: only those of this agent.
+            status: only those whose newest save has this status, or that are ``ended``.
+            limit: entries of a page; ``None`` for all.
+            cursor: ``next_cursor`` of the page before. A session that gets a message meanwhile
+                moves to the front of the list, and no other one is missed or given twice.
+
+        Raises:
+            ConfigurationError: the cursor or the limit is wrong.
+        """
+        return await list_page(
+            self._client.store, agent=agent, status=status, limit=limit, cursor=cursor
+        )
 
     def get(self, session_id: str) -> Session:
         """A session object, whether there is such a session or not; nothing is read."""
         return Session(self._client, session_id)
+
+    async def open(self, session_id: str) -> Session:
+        """The session object of a session that there is; its ``cached`` record is fresh.
+
+        Raises:
+            SessionNotFoundError: the store has no such session.
+        """
+        session = self.get(session_id)
+        await session.info()
+        return session
+
+    async def delete(self, session_id: str, *, force: bool = False) -> None:
+        """Delete a session with its history; forks that share its beginning keep theirs.
+
+        Only one that was ended, or whose last run failed, is deleted; ``force`` ends it first.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
+            SessionActiveError: it has not ended; nothing was deleted.
+        """
+        store = self._client.store
+        row = await store.session(session_id)
+        if row is None:
+            raise session_not_found(session_id)
+        if force:
+            await self.get(session_id).end()
+        elif status_of(row) not in (ENDED, FAILED):
+            msg = f"Session {session_id!r} is {status_of(row)}; it was not deleted."
+            raise SessionActiveError(msg)
+        await self._client.delete(session_id)
+
+
+async def list_page(
+    store: SqlStore,
+    *,
+    agent: str | None = None,
+    status: str | None = None,
+    limit: int | None = PAGE,
+    cursor: str | None = None,
+) -> SessionPage:
+    """One page of the session list (see :meth:`Sessions.list`)."""
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        msg = f"limit is a whole number from 1, not {limit!r}."
+        raise ConfigurationError(msg, field="limit")
+    after = None if cursor is None else _read_cursor(cursor)
+    # One more than asked for says whether there is another page.
+    rows = await store.sessions(
+        agent=agent, status=status, limit=None if limit is None else limit + 1, after=after
+    )
+    page = SessionPage(SessionInfo.of(row) for row in rows[:limit])
+    if limit is not None and len(rows) > limit:
+        page.next_cursor = f"{page[-1].updated_at}.{page[-1].session_id}"
+    return page
+
+
+def _read_cursor(cursor: str) -> tuple[int, str]:
+    time, _, session_id = cursor.partition(".")
+    if not time.isdecimal() or not session_id:
+        msg = f"{cursor!r} is no cursor; give the next_cursor of a page."
+        raise ConfigurationError(msg, field="cursor")
+    return int(time), session_id

@@ -176,6 +176,9 @@ def upgrade() -> None:
         sa.Column("approval_id", sa.String(length=128), nullable=True),
         sa.Column("parent_session", sa.String(length=200), nullable=True),
         sa.Column("last_end", sa.Text(), nullable=True),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("phase", sa.String(length=16), nullable=False),
+        sa.Column("header", sa.Text(), nullable=False),
         sa.ForeignKeyConstraint(
             ["log_id"],
             ["perdure_logs.id"],

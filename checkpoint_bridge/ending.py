@@ -1,0 +1,66 @@
+"""Ends a session: first nothing more gets in, then what was open is closed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import update
+
+from perdure.checkpoint_bridge import approvals, events as ev, sessions
+from perdure.checkpoint_bridge.errors import LogConflictError
+from perdure.checkpoint_bridge.event_log import Batch, append
+from perdure.checkpoint_bridge.events import NewEvent
+from perdure.checkpoint_bridge.schema import sessions as table
+from perdure.checkpoint_bridge.stored import now_ms
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from perdure.checkpoint_bridge.sessions import SessionRow
+    from perdure.checkpoint_bridge.sql_store import SqlStore
+
+_TRIES = 20
+
+
+async def begin_end(store: SqlStore, session_id: str) -> SessionRow | None:
+    """Let no message in any more; gives the session as it was, or ``None`` for an unknown one."""
+
+    def begin(connection: Connection) -> SessionRow | None:
+        row = sessions.find_session(connection, session_id, lock=True)
+        if row is not None and row.phase == sessions.OPEN:
+            _set_phase(connection, session_id, sessions.ENDING)
+        return row
+
+    return await store.database.write(begin)
+
+
+async def finish_end(store: SqlStore, session_id: str) -> None:
+    """Write the end into the log. A turn that nobody closed (its run was lost) ends with it."""
+    for remaining in reversed(range(_TRIES)):
+        row = await store.session(session_id)
+        if row is None or row.phase != sessions.ENDING:
+            return
+        state = await store.state(row.log_id, row.head)
+        new = []
+        if state.open_turn is not None:
+            reason = {"kind": "interrupted"}
+            new.append(NewEvent(ev.TURN_END, {"turn": state.turn, "reason": reason}))
+        new.append(NewEvent(ev.SESSION_ENDED, {}))
+        batch = Batch(session_id, row.log_id, None, row.head, now_ms(), new)
+        try:
+            await store.database.write(_finish, batch, max(1, store.history_limit))
+        except LogConflictError:
+            if not remaining:
+                raise
+        else:
+            return
+
+
+def _finish(connection: Connection, batch: Batch, keep_saves: int) -> None:
+    append(connection, batch, keep_saves=keep_saves)
+    approvals.close_approvals(connection, batch.log_id, sessions.ENDED, batch.time_ms)
+    _set_phase(connection, batch.session_id, sessions.ENDED)
+
+
+def _set_phase(connection: Connection, session_id: str, phase: str) -> None:
+    connection.execute(update(table).where(table.c.session_id == session_id).values(phase=phase))
