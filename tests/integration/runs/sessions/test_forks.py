@@ -154,7 +154,7 @@ async def test_forks_that_cannot_be(bench: Bench) -> None:
             assert caught.value.code == "PERDURE_INVALID_BOUNDARY"
         for wrong in ({"from_step": 1, "boundary": 3}, {"patch": ForkPatch()}):
             with pytest.raises(ConfigurationError):
-                await session.fork(**wrong)  # type: ignore[arg-type]
+                await session.fork(**wrong)
         with pytest.raises(ConfigurationError, match="count"):
             await session.fork_many(0)
         with pytest.raises(SessionExistsError):
