@@ -25,7 +25,7 @@ from perdure.activities.wire import (
     InputTask,
 )
 from perdure.checkpoint_bridge import events as ev
-from perdure.checkpoint_bridge.answers import attempt_events, taken_over, unused
+from perdure.checkpoint_bridge.closing import Ending, close_turn
 from perdure.checkpoint_bridge.errors import (
     AgentDriftError,
     ApprovalNotFoundError,
@@ -36,19 +36,15 @@ from perdure.checkpoint_bridge.errors import (
     StorageError,
 )
 from perdure.checkpoint_bridge.event_log import Batch
-from perdure.checkpoint_bridge.events import NewEvent, NewSave
+from perdure.checkpoint_bridge.events import NewEvent
 from perdure.checkpoint_bridge.fingerprints import describe_drift, drift_of
-from perdure.checkpoint_bridge.ledger import MODEL_CALL, EffectId
-from perdure.checkpoint_bridge.tool_errors import ABORTED_MESSAGE, NOT_RUN, tool_error_result
-from perdure.checkpoint_bridge.tool_results import error_result, unknown_outcome
-from perdure.checkpoint_bridge.transcript import new_session_messages, split_pending_turn
+from perdure.checkpoint_bridge.transcript import new_session_messages
 
 if TYPE_CHECKING:
     from perdure.checkpoint_bridge.approvals import ApprovalRow
     from perdure.checkpoint_bridge.fold import SessionState
 
 _CLOSE_TRIES = 5
-_ABORTED = "aborted"
 
 _log = logging.getLogger("perdure.runs")
 
@@ -170,8 +166,7 @@ class LogWriter(Deps):
     async def close_run(self, task: CloseTask) -> CloseResult:
         """Close what the log has open, by what the log and the ledger say.
 
-        It does not go by what the workflow believes: an append whose workflow task was lost may
-        be in the log without the workflow knowing.
+        See :func:`.closing.close_turn`.
         """
         for remaining in reversed(range(_CLOSE_TRIES)):
             try:
@@ -190,77 +185,15 @@ class LogWriter(Deps):
         if turn is None or turn["runId"] != task.run_id:
             end = state.last_end or {}
             return CloseResult(finished=state.finished, finish_reason=end.get("finishReason", ""))
-        aborted = task.reason == _ABORTED
-        # At the head of the log, where the call belongs; so before anything else.
-        events, saves = await self._model_call(row.log_id, state, aborted=aborted)
-        if aborted:
-            events.extend(self._close_approval(state))
-            events.extend(await self._close_calls(row.log_id, state))
-        if saves and saves[-1].status == ev.FINISHED:
-            batch = Batch(
-                task.session_id, row.log_id, task.run_id, row.head, task.time_ms, events, saves
-            )
-            await self.store.append(batch)
-            return CloseResult(finished=True, finish_reason=saves[-1].finish_reason)
-        fresh = await self._fresh(state, task.queued)
-        events.extend(NewEvent(ev.USER_MESSAGE, {"message": message}) for message in fresh)
-        if state.open_step or saves:
-            events.append(NewEvent(ev.STEP_END, {"step": state.step + len(saves)}))
         reason: dict[str, Any] = {"kind": task.reason}
         if task.error is not None:
             reason["error"] = task.error
-        events.append(NewEvent(ev.TURN_END, {"turn": state.turn, "reason": reason}))
-        if aborted:
-            saves.append(NewSave(len(events), ev.IN_PROGRESS, _ABORTED))
-        batch = Batch(
-            task.session_id, row.log_id, task.run_id, row.head, task.time_ms, events, saves
+        closed = await close_turn(
+            self.store,
+            row,
+            Ending(reason, answer_calls=task.answer_calls, lost=task.lost),
+            time_ms=task.time_ms,
+            run_id=task.run_id,
+            fresh=lambda state: self._fresh(state, task.queued),
         )
-        if aborted:
-            await self.store.close_run(batch, _ABORTED)
-        else:
-            await self.store.append(batch)
-        return CloseResult(finished=False)
-
-    async def _model_call(
-        self, log_id: int, state: SessionState, *, aborted: bool
-    ) -> tuple[list[NewEvent], list[NewSave]]:
-        """What the model call that was in flight came to.
-
-        An answer that the run could not use stays, so that it is not bought again; but after a
-        cancel it is only in the bill, as what failed before it is.
-        """
-        effect = await self.store.effect(EffectId(log_id, state.through, MODEL_CALL))
-        if effect is None:
-            return [], []
-        step = state.step + 1
-        if effect.done and not aborted:
-            return taken_over(state.turn, step, effect)
-        attempts = [*effect.attempts, unused(effect)] if effect.done else effect.attempts
-        return attempt_events(state.turn, step, attempts), []
-
-    def _close_approval(self, state: SessionState) -> list[NewEvent]:
-        if state.approval is None:
-            return []
-        data = {"id": state.approval["id"], "approved": False, "closed": _ABORTED}
-        return [NewEvent(ev.APPROVAL_DECIDED, data)]
-
-    async def _close_calls(self, log_id: int, state: SessionState) -> list[NewEvent]:
-        """One result for every call without one: the real one where the ledger has it."""
-        pending = split_pending_turn(state.messages).pending_tool_calls
-        events = []
-        for index, call in enumerate(state.calls):
-            if not pending or call != pending[0]:
-                continue
-            pending = pending[1:]
-            effect = await self.store.effect(EffectId(log_id, state.call_seq, index))
-            data: dict[str, Any] = {"seq": state.call_seq, "index": index}
-            if effect is not None and effect.message is not None:
-                data["message"] = effect.message
-            else:
-                tool = str(call["function"]["name"])
-                error = tool_error_result(NOT_RUN, tool, ABORTED_MESSAGE)
-                if effect is not None:
-                    error = unknown_outcome(tool)
-                data["message"] = error_result(call["id"], tool, error)
-            events.append(NewEvent(ev.TOOL_RESULT, data))
-        return events
+        return CloseResult(finished=closed.finished, finish_reason=closed.finish_reason)

@@ -15,7 +15,7 @@ from perdure.activities.liveness import heartbeats, until_stored
 from perdure.activities.planning import plan_call
 from perdure.activities.providers.base import ModelRequest, ModelResponse, ToolSpec
 from perdure.activities.wire import ACTIVITY_MODEL, CallPlan, ModelTask, ModelTurn
-from perdure.checkpoint_bridge.errors import PerdureError, ProviderError
+from perdure.checkpoint_bridge.errors import PerdureError, ProviderError, RunFailedError
 from perdure.checkpoint_bridge.events import dump
 from perdure.checkpoint_bridge.ledger import MODEL_CALL, EffectId
 from perdure.checkpoint_bridge.messages import text_of
@@ -50,6 +50,11 @@ class ModelCall(Deps):
                 )
             )
             if not effect.done:
+                if task.once and effect.starts > 1:
+                    msg = "The model call was sent, and its worker died: its outcome is unknown."
+                    lost = RunFailedError(msg, code="MODEL_OUTCOME_UNKNOWN")
+                    await self._note(effect_id, lost, agent.model or "unknown")
+                    raise lost
                 request = await self._request(agent, task)
                 response = await self._generate(agent, request, effect_id)
                 outcome = _outcome(agent, request, response)

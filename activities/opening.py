@@ -23,6 +23,7 @@ from perdure.activities.wire import (
 )
 from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.answers import attempt_events, taken_over
+from perdure.checkpoint_bridge.closing import close_turn, crash_ending
 from perdure.checkpoint_bridge.errors import (
     AgentDriftError,
     ConfigurationError,
@@ -47,9 +48,11 @@ from perdure.checkpoint_bridge.transcript import (
 if TYPE_CHECKING:
     from perdure.agent import Agent
     from perdure.checkpoint_bridge.approvals import ApprovalRow
+    from perdure.checkpoint_bridge.sessions import SessionRow
     from perdure.checkpoint_bridge.sql_store import SqlStore
 
 _OPEN_TRIES = 5
+CONTINUE = "continue"
 _TAKEN_OVER_BY = "takenOverBy"
 """In the data of a turn's end: the execution that found its answer in the ledger."""
 
@@ -107,6 +110,7 @@ class _Opener:
             self.state = await self.store.state(row.log_id, row.head)
             if not self._is_open_already():
                 refuse_ended(row)
+            await self._close_lost_turn(row)
             await self._take_answer_over()
         if self._is_open_already():
             # This execution has opened the session already; its answer was lost.
@@ -140,6 +144,21 @@ class _Opener:
 
     def _is_open_already(self) -> bool:
         return (self.state.open_turn or {}).get("runId") == self.task.run_id
+
+    async def _close_lost_turn(self, row: SessionRow) -> None:
+        """Close the turn of a run that is gone, where its agent does not continue such turns.
+
+        One that waits for a decision lost nothing: it goes on with the decision.
+        """
+        turn = self.state.open_turn
+        if turn is None or self._is_open_already() or self.state.approval is not None:
+            return
+        on_crash = turn.get("onCrash", CONTINUE)
+        if on_crash == CONTINUE:
+            return
+        await close_turn(self.store, row, crash_ending(on_crash), time_ms=self.task.time_ms)
+        row = await self.store.session(self.task.session_id) or row
+        self.state = await self.store.state(row.log_id, row.head)
 
     async def _take_answer_over(self) -> None:
         """Put what a lost execution's last model call came to into the log, where it belongs.
@@ -252,6 +271,9 @@ class _Opener:
     def _begin(self, *, fresh: bool) -> None:
         begin: list[NewEvent] = []
         if self.state.open_turn is not None:
+            if self.state.open_step:
+                place = {"turn": self.state.turn, "step": self.state.step}
+                begin.append(NewEvent(ev.STEP_END, place))
             reason = {"kind": "interrupted"}
             begin.append(NewEvent(ev.TURN_END, {"turn": self.state.turn, "reason": reason}))
         start: dict[str, Any] = {
@@ -261,6 +283,12 @@ class _Opener:
             "fresh": fresh,
             "fingerprint": self.agent.fingerprint().to_json(),
         }
+        if self.agent.on_crash != CONTINUE:
+            start["onCrash"] = self.agent.on_crash
+        if self.agent.turn_policy != "reject":
+            start["turnPolicy"] = self.agent.turn_policy
+        if self.task.claim is not None:
+            start["claim"] = self.task.claim
         if self.task.metadata:
             start["metadata"] = self.task.metadata
         begin.append(NewEvent(ev.TURN_START, start))
@@ -339,6 +367,11 @@ class _Opener:
             return None
         return self.approval.created_at + int(self.agent.approval_ttl * 1000)
 
+    def _deadline(self) -> int:
+        """When the turn's time is over, in Unix milliseconds; 0: never."""
+        seconds = self.agent.limits.max_turn_seconds
+        return self.task.time_ms + int(seconds * 1000) if seconds else 0
+
     def _facts(self, head: int, *, fresh: bool) -> RunFacts:
         agent = self.agent
         usage = self.state.usage
@@ -351,9 +384,16 @@ class _Opener:
             tool_concurrency=agent.tool_concurrency or 0,
             approval_ttl=agent.approval_ttl or 0.0,
             tools={
-                name: ToolPolicy(timeout=tool.timeout, recovery=tool.recovery)
+                name: ToolPolicy(
+                    timeout=agent.limits.tool_seconds(tool.timeout),
+                    recovery=agent.recovery_of(tool),
+                )
                 for name, tool in agent.tools.items()
             },
+            on_crash=agent.on_crash,
+            model_once=agent.model_recovery == "once",
+            max_model_calls=agent.limits.max_model_calls or 0,
+            deadline_ms=self._deadline(),
             call_seq=self.state.call_seq,
             calls=self._plans(),
             input_tokens=int(usage.get("inputTokens") or 0),

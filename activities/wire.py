@@ -108,6 +108,8 @@ class RunRequest:
     metadata: dict[str, Any] | None = None
     max_steps: int | None = None
     workflow_id_prefix: str = ""
+    claim: str | None = None
+    """Names the idempotency key that the run was started under."""
 
 
 @dataclass
@@ -126,6 +128,7 @@ class OpenRun:
     max_steps: int | None = None
     execution_id: str = ""
     """Of this execution alone, where ``run_id`` is that of all executions of the run."""
+    claim: str | None = None
 
 
 @dataclass
@@ -153,6 +156,15 @@ class RunFacts:
     output_tokens: int = 0
     private: bool = False
     """Temporal is not meant to read content: what the UI is told has none."""
+    on_crash: str = "continue"
+    """What becomes of the turn when a worker dies: ``continue``, ``interrupt`` or ``fail``."""
+    model_once: bool = False
+    """A model call is sent once, whatever comes of it."""
+    max_model_calls: int = 0
+    """Model calls that this turn may make, and those that it has made; 0: no limit."""
+    model_calls: int = 0
+    deadline_ms: int = 0
+    """Unix milliseconds at which the turn's time is over; 0: never. Pauses put it off."""
 
 
 @dataclass
@@ -191,6 +203,8 @@ class ModelTask:
     agent: str
     through_seq: int
     step: int
+    once: bool = False
+    """A call that was begun before is not made again."""
 
 
 @dataclass
@@ -304,9 +318,13 @@ class CloseTask:
     run_id: str
     time_ms: int
     reason: str
-    """``aborted`` or ``error``."""
+    """``aborted``, ``error`` or ``interrupted``."""
     error: dict[str, Any] | None = None
     queued: list[Any] = field(default_factory=list)
+    answer_calls: bool = False
+    """Also calls without a result get one: nobody goes on with them."""
+    lost: bool = False
+    """A worker died: what was in flight may have happened."""
 
 
 @dataclass

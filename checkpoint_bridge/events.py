@@ -41,6 +41,8 @@ SESSION_ENDED = "session/ended"
 """Ours: the session takes no more messages; always the last event."""
 SESSION_CLEARED = "session/cleared"
 """Ours: the checkpoint was deleted and its history kept; the transcript starts anew."""
+RUN_DISCARDED = "run/discarded"
+"""Ours: somebody gave the unfinished run up; the next input starts a new one."""
 
 BULK = {
     USER_MESSAGE: "message",

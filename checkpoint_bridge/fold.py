@@ -37,6 +37,8 @@ class SessionState:
         """Data of the ``turn/start`` that has no ``turn/end`` yet."""
         self.open_step = False
         self.last_end: dict[str, Any] | None = None
+        self.discarded = False
+        """The unfinished run was given up."""
         self.approval: dict[str, Any] | None = None
         """Data of the ``approval/requested`` that has no decision yet."""
         self._start_session()
@@ -91,6 +93,8 @@ class SessionState:
             return False
         if self.last_end is None:
             return not self.messages
+        if self.discarded:
+            return True
         return bool(self.last_end["reason"]["kind"] in ("completed", "max-tokens", "forked"))
 
     def copy(self) -> SessionState:
@@ -157,6 +161,7 @@ class SessionState:
         self._touch()
         self.turn = data["turn"]
         self.open_turn = data
+        self.discarded = False
         self.fields["agentId"] = data["agent"]
         if data.get("fingerprint") is not None:
             self.fields["agentFingerprint"] = data["fingerprint"]
@@ -263,6 +268,12 @@ class SessionState:
         self._start_session()
         self.open_turn = self.approval = self.last_end = None
 
+    def _on_discarded(self, _data: dict[str, Any], _seq: int) -> None:
+        self._touch()
+        self.discarded = True
+        if self.last_end is None:
+            self.last_end = {"reason": {"kind": "aborted"}}
+
     def _new_calls(self, seq: int, at: int) -> None:
         self.call_seq, self.call_at = seq, at
         self.announced = set()
@@ -320,4 +331,5 @@ _HANDLERS = {
     ev.CHECKPOINT_SET: "_on_checkpoint_set",
     ev.END_SEED: "_on_end_seed",
     ev.SESSION_CLEARED: "_on_cleared",
+    ev.RUN_DISCARDED: "_on_discarded",
 }

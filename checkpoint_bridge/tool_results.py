@@ -9,7 +9,20 @@ from perdure.checkpoint_bridge.stable_json import well_formed
 from perdure.checkpoint_bridge.tool_errors import REJECTED, UNKNOWN_OUTCOME, tool_error_result
 from perdure.checkpoint_bridge.transcript import tool_message
 
-__all__ = ["decided_result", "error_result", "result", "result_text", "unknown_outcome"]
+__all__ = [
+    "TOOL_NOT_STARTED",
+    "TOOL_OUTCOME_UNKNOWN",
+    "decided_result",
+    "error_result",
+    "result",
+    "result_text",
+    "unknown_outcome",
+]
+
+TOOL_NOT_STARTED = "TOOL_NOT_STARTED"
+"""Code of a call that provably never ran: calling it again is safe."""
+TOOL_OUTCOME_UNKNOWN = "TOOL_OUTCOME_UNKNOWN"
+"""Code of a call that may have had its effect."""
 
 
 def result_text(value: Any) -> str:
@@ -44,7 +57,7 @@ def unknown_outcome(
         f"The outcome of this call is unknown{why}: it may have happened. "
         "Check before you call it again."
     )
-    return tool_error_result(UNKNOWN_OUTCOME, tool, text, note=note)
+    return tool_error_result(UNKNOWN_OUTCOME, tool, text, note=note, code=TOOL_OUTCOME_UNKNOWN)
 
 
 def decided_result(

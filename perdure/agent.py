@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from perdure.activities.providers.registry import parse_model, provider_for
 from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.checkpoint_bridge.fingerprints import AgentFingerprint, fingerprint
-from perdure.tools import Tool, tool
+from perdure.options import (
+    Limits,
+    ModelRecovery,
+    OnCrash,
+    Profile,
+    TurnPolicy,
+    chosen,
+    profile_of,
+)
+from perdure.tools import Recovery, Tool, tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -47,6 +56,16 @@ class Agent:
         settings: further request settings by the provider's own names (``temperature``, …).
         on_agent_drift: what a difference to the agent that started a run does when the run
             is resumed: ``warn``, ``error`` or ``ignore``.
+        profile: a preset for the options below: ``lousho`` (default), ``dsh``, ``brain`` or
+            ``faden``, or a :class:`.options.Profile`.
+        limits: how many model calls and how much time one turn may take; default: no limits.
+        recovery: the ``recovery`` of tools that have none of their own and are neither
+            ``idempotent`` nor ``read_only``.
+        on_crash: what becomes of a turn whose worker died: ``continue``, ``interrupt`` or ``fail``.
+        model_recovery: ``retry`` asks a model again after a failure or a worker's death; ``once``
+            never does.
+        turn_policy: what ``session.send`` and ``session.submit`` do while a turn goes on:
+            ``reject``, ``queue`` or ``wait``.
 
     Raises:
         ConfigurationError: an argument is wrong; ``field`` names it.
@@ -67,6 +86,12 @@ class Agent:
         max_result_chars: int = DEFAULT_MAX_RESULT_CHARS,
         settings: dict[str, Any] | None = None,
         on_agent_drift: OnAgentDrift = "warn",
+        profile: str | Profile = "lousho",
+        limits: Limits | None = None,
+        recovery: Recovery | None = None,
+        on_crash: OnCrash | None = None,
+        model_recovery: ModelRecovery | None = None,
+        turn_policy: TurnPolicy | None = None,
     ) -> None:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             msg = f"An agent's name is 1 to 128 characters without white space, not {name!r}."
@@ -80,6 +105,16 @@ class Agent:
         self.model = model or getattr(provider, "default_model", None)
         self._provider = provider
         self.instructions = instructions
+        preset = profile_of(profile)
+        self.limits = limits or Limits()
+        self.recovery: Recovery = chosen("recovery", recovery, preset.recovery, Recovery)
+        self.on_crash: OnCrash = chosen("on_crash", on_crash, preset.on_crash, OnCrash)
+        self.model_recovery: ModelRecovery = chosen(
+            "model_recovery", model_recovery, preset.model_recovery, ModelRecovery
+        )
+        self.turn_policy: TurnPolicy = chosen(
+            "turn_policy", turn_policy, preset.turn_policy, TurnPolicy
+        )
         self.tools = self._by_name(tools)
         self.max_steps = _count(max_steps, "max_steps")
         self.tool_concurrency = (
@@ -119,6 +154,10 @@ class Agent:
         schemas = {name: each.input_schema for name, each in self.tools.items()}
         return fingerprint(self.model, schemas, self.instructions)
 
+    def recovery_of(self, tool: Tool) -> Recovery:
+        """What becomes of a call of a tool when its worker dies."""
+        return tool.recovery or self.recovery
+
     def _by_name(self, tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
         named: dict[str, Tool] = {}
         for given in tools:
@@ -126,7 +165,7 @@ class Agent:
             if each.name in named:
                 msg = f"Agent {self.name!r} has two tools named {each.name!r}."
                 raise ConfigurationError(msg, field="tools")
-            if each.may_run_twice:
+            if each.may_run_twice and self.recovery == "rerun":
                 warnings.warn(
                     f"Tool {each.name!r} of agent {self.name!r} takes no ToolContext, so it "
                     "cannot use its idempotency key and can run twice after a crash; declare it "

@@ -82,7 +82,9 @@ class Tool:
                 f"not {recovery!r}."
             )
             raise ConfigurationError(msg, field="recovery")
-        self.recovery: Recovery = recovery or "rerun"
+        harmless = "rerun" if read_only or idempotent else None
+        self.recovery: Recovery | None = recovery or harmless  # type: ignore[assignment]
+        """``None``: as the agent's."""
         self.retry_on = tuple(retry_on)
         if max_result_chars is not None and not max_result_chars >= 1:
             msg = f"max_result_chars of tool {self.name!r} is above 0, not {max_result_chars!r}."
@@ -207,7 +209,8 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         timeout: seconds (or a ``timedelta``) that one attempt may take; then the model gets an
             error result of kind ``timeout``.
         recovery: what happens to a call that was running when its worker died: ``rerun`` it
-            with the same key (default), never run it again (``ambiguous``), or ``ask`` a person.
+            with the same key, never run it again (``ambiguous``), or ``ask`` a person. Default:
+            ``rerun`` for tools that are ``read_only`` or ``idempotent``, else the agent's.
         read_only: it changes nothing, so running it twice is harmless.
         idempotent: running it twice has the effect of running it once.
         retry_on: exceptions after which the effect may have happened; the call is repeated with

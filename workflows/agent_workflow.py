@@ -46,6 +46,7 @@ from perdure.workflows.requests import (
 )
 from perdure.workflows.run_loop import RollOverError, RunLoop
 from perdure.workflows.session_log import now_ms
+from perdure.workflows.turn_ends import TurnEndError
 
 _SHOWN_TEXT = 500
 _SHOWN_ARGUMENTS = 500
@@ -90,7 +91,7 @@ class AgentWorkflow:
         except RollOverError:
             await workflow.wait_condition(workflow.all_handlers_finished)
             workflow.continue_as_new(args=[request, loop.carry()])
-        except (asyncio.CancelledError, ActivityError) as error:
+        except (asyncio.CancelledError, ActivityError, TurnEndError) as error:
             await self._stop(loop, error)
         self._ended = True
         try:
@@ -131,6 +132,7 @@ class AgentWorkflow:
                     has_business_state=asked.has_business_state,
                     metadata=asked.metadata,
                     max_steps=asked.max_steps,
+                    claim=asked.claim,
                     execution_id=workflow.info().run_id,
                 ),
                 result_type=RunFacts,
@@ -155,6 +157,8 @@ class AgentWorkflow:
         if tasks:
             await workflow.wait(tasks, timeout=CLEANUP.total_seconds())
         failure = None if cancelled else _failure(error)
+        ended = error if isinstance(error, TurnEndError) else None
+        interrupted = ended is not None and ended.kind == "interrupted"
         result: CloseResult = await workflow.execute_activity(
             ACTIVITY_CLOSE,
             CloseTask(
@@ -162,9 +166,11 @@ class AgentWorkflow:
                 log_id=loop.log.log_id,
                 run_id=loop.log.run_id,
                 time_ms=now_ms(),
-                reason="aborted" if cancelled else "error",
-                error=None if failure is None else _facts_of(failure),
+                reason="aborted" if cancelled else ended.kind if ended else "error",
+                error=None if failure is None or interrupted else _facts_of(failure),
                 queued=loop.queue,
+                answer_calls=cancelled or ended is not None,
+                lost=ended is not None and ended.lost,
             ),
             result_type=CloseResult,
             start_to_close_timeout=STORE_TIMEOUT,
@@ -310,6 +316,8 @@ class AgentWorkflow:
 
 def _failure(error: BaseException) -> ApplicationError:
     """The run's own failure, made of the activity's: same message, type and facts."""
+    if isinstance(error, TurnEndError):
+        return to_failure(error.error)
     cause = error.cause if isinstance(error, ActivityError) else None
     if isinstance(cause, ApplicationError):
         return ApplicationError(cause.message, *cause.details, type=cause.type, non_retryable=True)
@@ -318,5 +326,8 @@ def _failure(error: BaseException) -> ApplicationError:
 
 def _facts_of(failure: ApplicationError) -> dict[str, Any]:
     wire = failure.details[0] if failure.details else None
-    code = wire.get("code") if isinstance(wire, dict) else failure.type
-    return {"code": code, "message": failure.message}
+    if not isinstance(wire, dict):
+        return {"code": failure.type, "message": failure.message}
+    facts = {"code": wire.get("code"), "message": failure.message}
+    retryable = (wire.get("facts") or {}).get("retryable")
+    return facts if retryable is None else {**facts, "retryable": retryable}

@@ -127,7 +127,7 @@ class Approvals:
             The decision that counts; ``None`` when the history became too long to wait on. The
             plan keeps its ``approval_id`` then, and is asked about again where the run goes on.
         """
-        asked = plan.approval_id is not None
+        asked, began = plan.approval_id is not None, now_ms()
         approval_id = plan.approval_id or str(workflow.uuid4())
         plan.approval_id = approval_id
         self.waiting = plan
@@ -138,6 +138,9 @@ class Approvals:
         if early is not None:
             await self.decide(early, log, agent)
         await self._wait(plan, log, agent, is_long)
+        if facts.deadline_ms:
+            # The turn's time stands still while a person thinks.
+            facts.deadline_ms += now_ms() - began
         record = self.decided.get(approval_id)
         if record is None:
             return None

@@ -34,6 +34,7 @@ _REQUEST_KEYS = {
     "metadata",
     "max_steps",
     "workflow_id_prefix",
+    "claim",
 }
 _JOINING_KEYS = ("agent", "business_state", "metadata", "max_steps")
 _WAIT = "Wait for the run's end, or send the input alone."
@@ -88,6 +89,7 @@ def read_request(value: Any, workflow_id: str) -> RunRequest:
         metadata=metadata,
         max_steps=max_steps,
         workflow_id_prefix=prefix,
+        claim=_optional_text(request, "claim"),
     )
 
 

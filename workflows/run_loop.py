@@ -10,7 +10,6 @@ from temporalio import workflow
 
 from perdure.activities.wire import (
     ACTIVITY_INPUT,
-    ACTIVITY_MODEL,
     INLINE_ARGUMENTS,
     CallPlan,
     Carry,
@@ -28,18 +27,17 @@ from perdure.checkpoint_bridge.answers import TOOL_CALLS, answer_events, turn_en
 from perdure.checkpoint_bridge.events import NewEvent, NewSave
 from perdure.checkpoint_bridge.tool_errors import UNKNOWN_OUTCOME
 from perdure.checkpoint_bridge.tool_results import decided_result
-from perdure.workflows import options
+from perdure.workflows import model_dispatch, options
 from perdure.workflows.approvals import Approvals, decision_of
 from perdure.workflows.details import details
 from perdure.workflows.options import (
     HEARTBEAT,
-    MODEL_RETRY,
-    MODEL_TIMEOUT,
     STORE_RETRY,
     STORE_TIMEOUT,
 )
 from perdure.workflows.session_log import SessionLog, now_ms
 from perdure.workflows.tool_dispatch import run_call
+from perdure.workflows.turn_ends import count_model_call, within_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +82,11 @@ class RunLoop:
         Raises:
             RollOverError: the history is long enough; :meth:`carry` says how to go on.
             ActivityError: the run cannot go on.
+            TurnEndError: the turn is not to go on.
         """
+        await within_time(self, self._steps())
+
+    async def _steps(self) -> None:
         while not self.finish_reason:
             self.show()
             if self.facts.calls:
@@ -118,23 +120,16 @@ class RunLoop:
 
     async def _ask_model(self) -> None:
         step = self.facts.step + 1
-        turn: ModelTurn = await workflow.execute_activity(
-            ACTIVITY_MODEL,
-            ModelTask(
-                session_id=self.log.session_id,
-                log_id=self.log.log_id,
-                run_id=self.log.run_id,
-                agent=self.agent,
-                through_seq=self.log.head,
-                step=step,
-            ),
-            result_type=ModelTurn,
-            activity_id=f"model-{step}",
-            start_to_close_timeout=MODEL_TIMEOUT,
-            heartbeat_timeout=HEARTBEAT,
-            retry_policy=MODEL_RETRY,
-            summary=f"step {step}",
+        count_model_call(self.facts)
+        task = ModelTask(
+            session_id=self.log.session_id,
+            log_id=self.log.log_id,
+            run_id=self.log.run_id,
+            agent=self.agent,
+            through_seq=self.log.head,
+            step=step,
         )
+        turn = await model_dispatch.ask(task, self.facts)
         self.facts.step = step
         usage = turn.usage or {}
         self.facts.input_tokens += int(usage.get("inputTokens") or 0)
@@ -272,7 +267,7 @@ class RunLoop:
             confirmed=plan.confirmed,
             digest=plan.digest if plan.reason is None else None,
         )
-        return await run_call(plan, task, policy, activity_id)
+        return await run_call(plan, task, policy, activity_id, on_crash=self.facts.on_crash)
 
     async def _record(self, ready: list[tuple[CallPlan, ToolOutcome]]) -> None:
         events, saves = [], []

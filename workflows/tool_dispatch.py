@@ -10,15 +10,15 @@ from temporalio.exceptions import (
     ActivityError,
     ApplicationError,
     TimeoutError as TemporalTimeoutError,
-    TimeoutType,
     is_cancelled_exception,
 )
 
-from perdure.activities.failures import STORAGE_FAILED, WORKER_SHUTDOWN
+from perdure.activities.failures import STORAGE_FAILED
 from perdure.activities.wire import ACTIVITY_TOOL, CallPlan, Content, ToolOutcome, ToolTask
 from perdure.checkpoint_bridge.tool_errors import TIMEOUT, tool_error_result
 from perdure.checkpoint_bridge.tool_results import error_result, unknown_outcome
 from perdure.workflows.options import HEARTBEAT, MAX_RERUNS, ONCE, TOOL_GRACE
+from perdure.workflows.turn_ends import end_if_not_continued, is_lost
 
 if TYPE_CHECKING:
     from perdure.activities.wire import ToolPolicy
@@ -28,7 +28,7 @@ _STORE_PAUSE = timedelta(seconds=2)
 
 
 async def run_call(
-    plan: CallPlan, task: ToolTask, policy: ToolPolicy, activity_id: str
+    plan: CallPlan, task: ToolTask, policy: ToolPolicy, activity_id: str, *, on_crash: str
 ) -> ToolOutcome:
     """Give a call's result: its own, or an error result when it cannot be known.
 
@@ -38,6 +38,7 @@ async def run_call(
 
     Raises:
         ActivityError: the call was cancelled, or failed the run.
+        TurnEndError: a worker died during it, and ``on_crash`` ends the turn then.
     """
     while True:
         try:
@@ -56,7 +57,8 @@ async def run_call(
             if is_cancelled_exception(error):
                 raise
             cause = error.cause
-            if _is_lost(cause):
+            if is_lost(cause):
+                end_if_not_continued(on_crash, f"a call of {plan.tool}")
                 if task.attempt > MAX_RERUNS:
                     return _error(plan, unknown_outcome(plan.tool))
                 task.confirmed = False  # it was for one more time
@@ -71,13 +73,6 @@ async def run_call(
             task.attempt += 1
         else:
             return outcome
-
-
-def _is_lost(cause: BaseException | None) -> bool:
-    """Whether the worker died, or gave up because it was told to stop."""
-    if isinstance(cause, TemporalTimeoutError):
-        return cause.type == TimeoutType.HEARTBEAT
-    return isinstance(cause, ApplicationError) and cause.type == WORKER_SHUTDOWN
 
 
 def _error(plan: CallPlan, error: dict[str, Any]) -> ToolOutcome:
