@@ -9,18 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, bindparam, delete, insert, or_, select, update
+from sqlalchemy import and_, bindparam, delete, false, insert, or_, select, update
 
 from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.blobs import put_blob
 from perdure.checkpoint_bridge.errors import LogConflictError
-from perdure.checkpoint_bridge.events import Event, NewEvent, NewSave, StoredEvent, encode
+from perdure.checkpoint_bridge.events import (
+    Event,
+    NewEvent,
+    NewSave,
+    Origin,
+    StoredEvent,
+    encode,
+)
 from perdure.checkpoint_bridge.schema import approvals, blobs, events, logs, saves, sessions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import ColumnElement, Connection
 
 _TITLE_LENGTH = 80
 _ERROR_LENGTH = 1000
@@ -55,7 +62,10 @@ _FIND = (
 )
 _INSERT_EVENTS = insert(events)
 _INSERT_SAVES = insert(saves)
-_CHANGED = ("head", "writer", "title", "updated_at", "has_checkpoint", "status", "step", "last_end")
+_CHANGED = (
+    *("head", "writer", "title", "updated_at", "has_checkpoint", "status", "step", "last_end"),
+    *("turn_sequence", "emitted"),
+)
 _UPDATE = (
     update(sessions)
     .where(sessions.c.session_id == bindparam("key"))
@@ -63,15 +73,25 @@ _UPDATE = (
 )
 
 
+WITH_CONTENT = events.outerjoin(blobs, blobs.c.digest == events.c.ref)
+_READ = (
+    *(events.c.log_id, events.c.seq, events.c.type, events.c.time_ms, events.c.data),
+    *(events.c.origin, events.c.ignorable, blobs.c.content),
+)
+
+
 def append(
     connection: Connection, batch: Batch, *, keep_saves: int, step: int | None = None
 ) -> int:
-    """Append events and saves; returns the log's length after them.
+    """Append events and saves; returns the log's length after the last of them.
 
     ``step`` is the step count before the events, where the row does not know it (a new fork).
 
     Doing it again changes nothing: events that are there already with the same digests count
     as appended (the digest leaves the time out).
+
+    What the run's tools emitted since ``head`` does not stand in a run's way: its events go
+    behind it, and what is emitted later does not change what this returns.
 
     Raises:
         LogConflictError: another writer was here, or wrote something else at this place.
@@ -81,11 +101,13 @@ def append(
     _check_turn(batch, row)
     assert row is not None
     encoded = [encode(event) for event in batch.events]
-    there = 0
+    places: list[int] = []
     if row.head > batch.head:
-        there = _already_there(connection, batch, [event.digest for event in encoded])
+        places = _already_there(connection, batch, [event.digest for event in encoded])
+    there = len(places)
+    places.extend(range(row.head, row.head + len(encoded) - there))
     values = {name: getattr(row, name) for name in (*_CHANGED, "approval_id")}
-    end = batch.head + len(encoded)
+    end = places[-1] + 1 if places else batch.head
     values["head"] = max(row.head, end)
     if batch.take_over:
         values["writer"] = batch.run_id
@@ -93,7 +115,8 @@ def append(
         values["step"] = step
     new = batch.events[there:]
     if new:
-        _insert(connection, batch, encoded[there:], batch.head + there)
+        origins = _origins(batch, places[there:], new, values)
+        _insert(connection, batch, encoded[there:], row.head, origins)
         _project(connection, batch, new)
         values["updated_at"] = batch.time_ms
         values["title"] = row.title or _title(new)
@@ -102,7 +125,8 @@ def append(
     # A save that another attempt of this append has made already is not made again.
     new_saves = [save for save in batch.saves if save.after > there]
     if new_saves:
-        _save(connection, batch, new_saves, values["step"], keep_saves)
+        rows = [(places[save.after - 1] + 1, save) for save in new_saves]
+        _save(connection, batch, rows, values["step"], keep_saves)
         values["has_checkpoint"] = True
         values["status"] = new_saves[-1].status
         values["approval_id"] = new_saves[-1].approval_id
@@ -111,8 +135,27 @@ def append(
     return end
 
 
+def _origins(
+    batch: Batch, places: Sequence[int], new: Sequence[NewEvent], values: dict[str, Any]
+) -> list[str | None]:
+    """Whose the events are: the loop's of the newest turn, or a tool's; the bridge's have none."""
+    origins: list[str | None] = []
+    for place, event in zip(places, new, strict=True):
+        if event.type == ev.TURN_START:
+            values["turn_sequence"], values["emitted"] = place + 1, 0
+        origin = f"{ev.LOOP}:{values['turn_sequence']}"
+        if event.call is not None:
+            origin = f"{ev.TOOL}:{event.call}"
+        origins.append(None if batch.run_id is None else origin)
+    return origins
+
+
 def _insert(
-    connection: Connection, batch: Batch, encoded: Sequence[StoredEvent], first: int
+    connection: Connection,
+    batch: Batch,
+    encoded: Sequence[StoredEvent],
+    first: int,
+    origins: Sequence[str | None],
 ) -> None:
     # In one order for all writers: two that store the same contents never wait for each other.
     for content in sorted({event.blob for event in encoded if event.blob is not None}):
@@ -128,8 +171,10 @@ def _insert(
                 "data": event.data,
                 "ref": event.ref,
                 "digest": event.digest,
+                "origin": origin,
+                "ignorable": False,
             }
-            for seq, event in enumerate(encoded, start=first)
+            for seq, (event, origin) in enumerate(zip(encoded, origins, strict=True), start=first)
         ],
     )
 
@@ -152,22 +197,23 @@ def _check_turn(batch: Batch, row: Any) -> None:
         raise LogConflictError(msg)
 
 
-def _already_there(connection: Connection, batch: Batch, digests: list[str]) -> int:
-    stored = (
-        connection.scalars(
-            select(events.c.digest)
-            .where(
-                events.c.log_id == batch.log_id,
-                events.c.seq >= batch.head,
-                events.c.seq < batch.head + len(digests),
-            )
-            .order_by(events.c.seq)
+def _already_there(connection: Connection, batch: Batch, digests: list[str]) -> list[int]:
+    """Where those of the events are that an earlier attempt of this append has written."""
+    stored = connection.execute(
+        select(events.c.seq, events.c.digest)
+        .where(
+            events.c.log_id == batch.log_id,
+            events.c.seq >= batch.head,
+            # What tools emit is beside the run's own events.
+            ~events.c.ignorable,
         )
+        .order_by(events.c.seq)
+        .limit(len(digests))
     ).all()
-    if list(stored) != digests[: len(stored)]:
+    if [row.digest for row in stored] != digests[: len(stored)]:
         msg = f"Something else is at {batch.head} of the log of {batch.session_id}."
         raise LogConflictError(msg)
-    return len(stored)
+    return [row.seq for row in stored]
 
 
 def _project(connection: Connection, batch: Batch, new: Sequence[NewEvent]) -> None:
@@ -238,7 +284,7 @@ def _last_end(before: str | None, new: Sequence[NewEvent]) -> str | None:
 def _save(
     connection: Connection,
     batch: Batch,
-    new: Sequence[NewSave],
+    new: Sequence[tuple[int, NewSave]],
     step: int,
     keep: int,
 ) -> None:
@@ -247,17 +293,17 @@ def _save(
         [
             {
                 "log_id": batch.log_id,
-                "through_seq": batch.head + save.after,
+                "through_seq": through,
                 "step": step,
                 "status": save.status,
                 "finish_reason": save.finish_reason,
                 "approval_id": save.approval_id,
                 "saved_at": batch.time_ms,
             }
-            for save in new
+            for through, save in new
         ],
     )
-    if new[-1].status != ev.IN_PROGRESS:
+    if new[-1][1].status != ev.IN_PROGRESS:
         # Reads never look beyond the ring, so it need not be cut at each save.
         _cut_ring(connection, batch.log_id, keep)
 
@@ -303,10 +349,24 @@ def read_events(
     limit: int | None = None,
 ) -> list[Event]:
     """Committed events with ``start <= seq < end``, in order, at most ``limit``."""
-    parts = lineage(connection, log_id)
-    if not parts:
-        return []
-    where = or_(
+    query = (
+        select(*_READ)
+        .select_from(WITH_CONTENT)
+        .where(in_lineage(lineage(connection, log_id), start))
+        .order_by(events.c.seq)
+    )
+    if end is not None:
+        query = query.where(events.c.seq < end)
+    if limit is not None:
+        query = query.limit(limit)
+    rows = (connection.execute(query)).all()
+    return [_event(row, log_id) for row in rows]
+
+
+def in_lineage(parts: Sequence[tuple[int, int, int | None]], start: int) -> ColumnElement[bool]:
+    """The rows of a log from ``start`` on, wherever in its line of parents they are."""
+    return or_(
+        false(),
         *(
             and_(
                 events.c.log_id == part,
@@ -315,20 +375,8 @@ def read_events(
             )
             for part, first, stop in parts
             if stop is None or stop > start
-        )
+        ),
     )
-    query = (
-        select(events.c.seq, events.c.type, events.c.time_ms, events.c.data, blobs.c.content)
-        .select_from(events.outerjoin(blobs, blobs.c.digest == events.c.ref))
-        .where(where)
-        .order_by(events.c.seq)
-    )
-    if end is not None:
-        query = query.where(events.c.seq < end)
-    if limit is not None:
-        query = query.limit(limit)
-    rows = (connection.execute(query)).all()
-    return [_event(row) for row in rows]
 
 
 def newest_event(connection: Connection, log_id: int, type_: str) -> int | None:
@@ -348,8 +396,20 @@ def newest_event(connection: Connection, log_id: int, type_: str) -> int | None:
     return None
 
 
-def _event(row: Any) -> Event:
-    return Event(row.seq, row.type, row.time_ms, ev.decode(row.type, row.data, row.content))
+def _event(row: Any, log_id: int) -> Event:
+    origin = None
+    if row.origin is not None:
+        kind, _, sequence = row.origin.partition(":")
+        origin = Origin(kind, int(sequence))
+    return Event(
+        row.seq,
+        row.type,
+        row.time_ms,
+        ev.decode(row.type, row.data, row.content),
+        origin,
+        ignorable=row.ignorable,
+        inherited=row.log_id != log_id,
+    )
 
 
 def newest_saves(connection: Connection, log_id: int, limit: int) -> Sequence[Any]:

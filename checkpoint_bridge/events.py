@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +70,8 @@ class NewEvent:
     data: dict[str, Any]
     ref: str | None = None
     """SHA-256 of the content's JSON, hex; ``data`` then lacks the key of :data:`BULK`."""
+    call: int | None = None
+    """Sequence of the ``tool/call`` whose tool it comes from; ``None``: from the run's loop."""
 
 
 @dataclass
@@ -83,6 +85,20 @@ class NewSave:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """The execution that an event is from. It says nothing about the truth of what it holds."""
+
+    kind: str
+    """``loop``: the run; ``tool``: a call of one."""
+    sequence: int
+    """Of the event that announced the execution: ``turn/start`` or ``tool/call``."""
+
+
+LOOP = "loop"
+TOOL = "tool"
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """A committed event. ``data`` is shared: treat it as frozen."""
 
@@ -92,6 +108,12 @@ class Event:
     time_ms: int
     """Unix milliseconds, as the workflow saw them."""
     data: dict[str, Any]
+    origin: Origin | None = None
+    """Whose it is, as the store noted it; never part of ``data``."""
+    ignorable: bool = False
+    """Whether a reader that does not know the type may skip it."""
+    inherited: bool = field(default=False, compare=False)
+    """Whether it is of the log that this session was forked from."""
 
     @property
     def sequence(self) -> int:

@@ -70,6 +70,8 @@ sessions = Table(
     Column("version", Integer, nullable=False, doc="Format of the log."),
     Column("phase", String(16), nullable=False, doc="open, ending or ended."),
     Column("header", Text, nullable=False, doc="JSON of what never changes; see headers.py."),
+    Column("turn_sequence", BigInteger, nullable=False, doc="Of the newest turn/start; 0: none."),
+    Column("emitted", BigInteger, nullable=False, doc="Bytes that tools emitted in this turn."),
     Index("perdure_sessions_by_activity", "updated_at"),
 )
 
@@ -83,6 +85,8 @@ events = Table(
     Column("data", Text, nullable=False),
     Column("ref", String(64), nullable=True, doc="Digest of the message, when it is a blob."),
     Column("digest", String(64), nullable=False, doc="Of type, data and message; not of time."),
+    Column("origin", String(32), nullable=True, doc="KIND:SEQUENCE of the execution it is from."),
+    Column("ignorable", Boolean, nullable=False, doc="Who does not know the type may skip it."),
     Index("perdure_events_by_ref", "ref", sqlite_where=_IS_REF, postgresql_where=_IS_REF),
 )
 

@@ -52,6 +52,10 @@ class SessionRow:
     phase: str
     header: str
     """JSON of what never changes, for :class:`.headers.SessionHeader`."""
+    turn_sequence: int = 0
+    """Sequence of the newest ``turn/start``; 0 while there is none."""
+    emitted: int = 0
+    """Bytes of events that tools have emitted in that turn."""
 
     @property
     def is_busy(self) -> bool:

@@ -210,7 +210,8 @@ class SqlStore:
     async def append(self, batch: Batch) -> int:
         """Append to a log (see :func:`.event_log.append`); returns its length after it."""
         end = await self.database.write(append, batch, keep_saves=self._keep)
-        self._follow(batch)
+        if end == batch.head + len(batch.events):
+            self._follow(batch)
         if batch.saves:
             self.tell_saved(batch.time_ms)
         return end

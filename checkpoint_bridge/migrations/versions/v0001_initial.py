@@ -101,6 +101,8 @@ def upgrade() -> None:
         sa.Column("data", sa.Text(), nullable=False),
         sa.Column("ref", sa.String(length=64), nullable=True),
         sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("origin", sa.String(length=32), nullable=True),
+        sa.Column("ignorable", sa.Boolean(), nullable=False),
         sa.ForeignKeyConstraint(
             ["log_id"],
             ["perdure_logs.id"],
@@ -179,6 +181,8 @@ def upgrade() -> None:
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("phase", sa.String(length=16), nullable=False),
         sa.Column("header", sa.Text(), nullable=False),
+        sa.Column("turn_sequence", sa.BigInteger(), nullable=False),
+        sa.Column("emitted", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(
             ["log_id"],
             ["perdure_logs.id"],
