@@ -305,10 +305,11 @@ def _save(
     )
     if new[-1][1].status != ev.IN_PROGRESS:
         # Reads never look beyond the ring, so it need not be cut at each save.
-        _cut_ring(connection, batch.log_id, keep)
+        cut_ring(connection, batch.log_id, keep)
 
 
-def _cut_ring(connection: Connection, log_id: int, keep: int) -> None:
+def cut_ring(connection: Connection, log_id: int, keep: int) -> int:
+    """Delete all but the newest ``keep`` saves of a log; returns how many."""
     oldest = (
         select(saves.c.through_seq)
         .where(saves.c.log_id == log_id)
@@ -317,7 +318,8 @@ def _cut_ring(connection: Connection, log_id: int, keep: int) -> None:
         .limit(1)
         .scalar_subquery()
     )
-    connection.execute(delete(saves).where(saves.c.log_id == log_id, saves.c.through_seq < oldest))
+    some = delete(saves).where(saves.c.log_id == log_id, saves.c.through_seq < oldest)
+    return connection.execute(some).rowcount
 
 
 def lineage(connection: Connection, log_id: int) -> list[tuple[int, int, int | None]]:

@@ -95,8 +95,9 @@ blobs = Table(
     metadata,
     Column("digest", String(64), primary_key=True, doc="SHA-256 of content, hex."),
     Column("size", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False, doc="Or when it was last stored again."),
+    # Last, so that SQLite finds the others without walking through megabytes.
     Column("content", Text, nullable=False),
-    Column("created_at", BigInteger, nullable=False),
 )
 
 saves = Table(

@@ -25,6 +25,7 @@ from perdure.checkpoint_bridge.event_log import Batch, append, newest_saves, rea
 from perdure.checkpoint_bridge.events import Event, NewEvent
 from perdure.checkpoint_bridge.fold import SessionState
 from perdure.checkpoint_bridge.fork import ForkPatch, apply_patch
+from perdure.checkpoint_bridge.pruning import Prunable
 from perdure.checkpoint_bridge.record_events import record_events
 from perdure.checkpoint_bridge.stable_json import copy_json
 from perdure.checkpoint_bridge.store import DEFAULT_HISTORY_LIMIT, check_history_limit, no_such_step
@@ -45,7 +46,7 @@ _CACHED_UIDS = 10_000
 _TRIES = 20
 
 
-class SqlStore:
+class SqlStore(Prunable):
     """Sessions in SQLite or PostgreSQL.
 
     It is a documented ``CheckpointStore`` with history; the runs themselves write events, and

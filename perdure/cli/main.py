@@ -30,7 +30,7 @@ import typer
 
 from perdure import __version__
 from perdure.checkpoint_bridge.errors import PerdureError
-from perdure.cli import changing, demo, exits, moving, reading, running, serving, stopping
+from perdure.cli import changing, demo, exits, moving, pruning, reading, running, serving, stopping
 from perdure.cli.output import make_output_safe
 from perdure.process import run_program
 
@@ -69,6 +69,7 @@ for _panel, _name, _command in (
     (_SESSIONS, "import", moving.import_sessions),
     (_SESSIONS, "mirror", moving.mirror),
     (_SESSIONS, "delete", changing.delete),
+    (_SESSIONS, "prune", pruning.prune),
 ):
     app.command(_name, rich_help_panel=_panel)(_command)
 

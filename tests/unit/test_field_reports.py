@@ -13,7 +13,6 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 ROWS = set(range(1, 39))
 LATER = {
-    14: "pruning comes with the maintenance commands",
     16: "sub-agents",
     32: "streaming",
     33: "traces",

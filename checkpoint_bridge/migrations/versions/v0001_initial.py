@@ -17,8 +17,8 @@ def upgrade() -> None:
         "perdure_blobs",
         sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("size", sa.BigInteger(), nullable=False),
-        sa.Column("content", sa.Text(), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("content", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("digest"),
     )
     op.create_table(
