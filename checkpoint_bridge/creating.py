@@ -37,6 +37,7 @@ async def create_session(
     beginning: Sequence[Event] = (),
     cwd: str | None = None,
     metadata: dict[str, Any] | None = None,
+    claim: str | None = None,
 ) -> None:
     """Make a session that no run has opened yet, in one transaction.
 
@@ -47,12 +48,13 @@ async def create_session(
         beginning: what its log begins with (:func:`from_transcript`, :func:`from_events`).
         cwd: the directory that it is about.
         metadata: a JSON object to keep in its header.
+        claim: of the idempotency key that it is made under; kept in its header.
 
     Raises:
         SessionExistsError: the store has a session of this id.
         ConfigurationError: a value cannot be stored.
     """
-    header = header_text(cwd=cwd, metadata=metadata, is_seeded=bool(beginning))
+    header = header_text(cwd=cwd, metadata=metadata, is_seeded=bool(beginning), claim=claim)
     time_ms = now_ms()
     border, saves = _border(beginning)
     keep = max(1, store.history_limit)

@@ -80,6 +80,7 @@ def header_text(
     delegation_depth: int | None = None,
     is_seeded: bool = False,
     inherited: int = 0,
+    claim: str | None = None,
 ) -> str:
     """The part of a header that has no column of its own, as it is stored.
 
@@ -98,6 +99,7 @@ def header_text(
         "delegationDepth": delegation_depth,
         "isSeeded": is_seeded or None,
         "inheritedEventCount": inherited or None,
+        "claim": claim,
     }
     try:
         json.dumps(metadata, allow_nan=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from perdure.checkpoint_bridge.errors import (
 from perdure.checkpoint_bridge.ids import check_session_id
 from perdure.checkpoint_bridge.sessions import ENDED
 from perdure.checkpoint_bridge.sql_store import session_not_found
+from perdure.claims import Claims, claim_id
 from perdure.results import SessionInfo
 from perdure.sessions.record import FAILED, status_of
 from perdure.sessions.session import Session
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from perdure.client import Client
 
 PAGE = 50
+_CREATE = "create"
 
 
 class SessionPage(list[SessionInfo]):
@@ -49,6 +52,7 @@ class Sessions:
         seed: Iterable[Any] | None = None,
         cwd: str | None = None,
         metadata: dict[str, Any] | None = None,
+        idempotency_key: str | None = None,
     ) -> Session:
         """Make a session without running anything. Its first message starts its first run.
 
@@ -59,34 +63,61 @@ class Sessions:
             seed: events of another session's log that this one begins with, from ``seq`` 0.
             cwd: the directory that the session is about; kept in its header.
             metadata: a JSON object; kept in its header. No model is shown it.
+            idempotency_key: sent again with this key, the request makes nothing and gives the
+                same session; a session without an id of yours then has one made of the key.
 
         Raises:
             SessionExistsError: there is a session of this id.
+            IdempotencyMismatchError: the key was used for another request.
+            IdempotencyAmbiguousError: a request under the key was cut off; it made nothing.
             ConfigurationError: an argument is wrong; nothing was made.
             SessionIdInvalidError: the id cannot be one.
         """
         if not isinstance(agent, str) or not agent:
             msg = f"agent is the name of an agent, not {agent!r}."
             raise ConfigurationError(msg, field="agent")
+        claim = None if idempotency_key is None else claim_id(_CREATE, str(idempotency_key))
+        given_id = session_id
         if session_id is None:
-            session_id = str(uuid.uuid4())
+            session_id = claim or str(uuid.uuid4())
         check_session_id(session_id)
         if transcript is not None and seed is not None:
             msg = "A session begins with a transcript or with a seed, not with both."
             raise ConfigurationError(msg, field="seed")
         beginning = from_transcript(transcript) if seed is None else from_events(seed)
-        if await self._client.running(session_id) is not None:
-            msg = f"There is a run of session {session_id!r} already."
-            raise SessionExistsError(msg)
-        await create_session(
-            self._client.store,
-            session_id,
-            agent=agent,
-            beginning=beginning,
-            cwd=cwd,
-            metadata=metadata,
+        store, client = self._client.store, self._client
+
+        async def make() -> str:
+            if await client.running(session_id) is not None:
+                msg = f"There is a run of session {session_id!r} already."
+                raise SessionExistsError(msg)
+            await create_session(
+                store,
+                session_id,
+                agent=agent,
+                beginning=beginning,
+                cwd=cwd,
+                metadata=metadata,
+                claim=claim,
+            )
+            return session_id
+
+        async def find() -> str | None:
+            """The request was cut off; what it does is one transaction, so it is done or not."""
+            row = await store.session(session_id)
+            made = row is not None and json.loads(row.header).get("claim") == claim
+            return session_id if made else None
+
+        request = {
+            "agent": agent,
+            "session_id": given_id,
+            "beginning": [[event.type, event.data] for event in beginning],
+            "cwd": cwd,
+            "metadata": metadata,
+        }
+        return self.get(
+            await Claims(store).once(_CREATE, idempotency_key, request, make, find=find)
         )
-        return self.get(session_id)
 
     async def list(
         self,

@@ -10,8 +10,11 @@ from sqlalchemy.engine import Engine
 from temporalio.client import WorkflowFailureError
 
 from perdure import Agent, ToolContext, tool
+from perdure.checkpoint_bridge import creating
 from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
+    IdempotencyAmbiguousError,
+    IdempotencyMismatchError,
     SessionActiveError,
     SessionEndedError,
     SessionExistsError,
@@ -20,6 +23,7 @@ from perdure.checkpoint_bridge.errors import (
 )
 from perdure.checkpoint_bridge.stored import now_ms
 from perdure.client import connect
+from perdure.sessions import directory
 from perdure.testing import call
 
 if TYPE_CHECKING:
@@ -46,6 +50,43 @@ async def test_f1_a_session_is_one_conversation(bench: Bench) -> None:
             await other.execute("host", "make it 3", session_id=bench.session)
     asked = [content for role, content in said(model.requests[-1]) if role == "user"]
     assert asked == ["table for 2", "make it 3"]
+
+
+async def test_f2_create_is_idempotent_under_a_key(bench: Bench) -> None:
+    create = bench.client.sessions.create
+    given: dict[str, Any] = {"transcript": TRANSCRIPT, "idempotency_key": bench.session}
+    made = await create("host", **given)
+    assert (await create("host", **given)).session_id == made.session_id
+    assert len(await bench.client.sessions.list()) == 1
+    with pytest.raises(IdempotencyMismatchError) as caught:
+        await create("host", **{**given, "transcript": TRANSCRIPT[:1]})
+    assert caught.value.code == "PERDURE_IDEMPOTENCY_MISMATCH"
+    with pytest.raises(IdempotencyMismatchError):
+        await create("host", session_id="other", **given)
+    assert len(await bench.client.sessions.list()) == 1
+
+
+@pytest.mark.parametrize("written", [False, True])
+async def test_f2_a_create_that_is_cut_off_is_whole_or_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, written: bool
+) -> None:
+    async def cut_off(*args: Any, **kwargs: Any) -> None:
+        if written:
+            await creating.create_session(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    given: dict[str, Any] = {"session_id": bench.session, "idempotency_key": bench.session}
+    with monkeypatch.context() as patched:
+        patched.setattr(directory, "create_session", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            await bench.client.sessions.create("host", **given)
+    if written:
+        session = await bench.client.sessions.create("host", **given)
+        assert (await session.info()).status == "idle"
+        return
+    with pytest.raises(IdempotencyAmbiguousError):
+        await bench.client.sessions.create("host", **given)
+    assert await bench.client.sessions.list() == []
 
 
 async def test_f3_a_session_begins_with_a_transcript(bench: Bench) -> None:
