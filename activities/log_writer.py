@@ -128,6 +128,8 @@ class LogWriter(Deps):
             decision["by"] = task.by
         if task.has_result:
             decision["result"] = task.result
+        if task.scope is not None:
+            decision["scope"] = task.scope
         mine, decided = await self.store.decide(task.approval_id, decision)
         taken = (decided.decision if decided else None) or decision
         # The same decision again is this activity's own second attempt.
@@ -139,6 +141,7 @@ class LogWriter(Deps):
             drift=drift,
             result=taken.get("result"),
             has_result="result" in taken,
+            scope=taken.get("scope"),
         )
 
     async def _check_agent(self, task: DecisionTask, row: ApprovalRow) -> dict[str, Any] | None:

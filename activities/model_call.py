@@ -22,6 +22,8 @@ from perdure.checkpoint_bridge.messages import text_of
 from perdure.checkpoint_bridge.redaction import safe_text
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from perdure.agent import Agent
     from perdure.checkpoint_bridge.ledger import Effect
 
@@ -62,7 +64,8 @@ class ModelCall(Deps):
                 effect = await until_stored(
                     lambda: self.store.end_effect(effect_id, outcome=outcome, message=message)
                 )
-        return _turn(agent, effect)
+        state = await until_stored(lambda: self.store.state(task.log_id, task.through_seq))
+        return _turn(agent, effect, state.grants)
 
     async def _request(self, agent: Agent, task: ModelTask) -> ModelRequest:
         state = await until_stored(lambda: self.store.state(task.log_id, task.through_seq))
@@ -165,11 +168,11 @@ def _estimate(request: ModelRequest, response: ModelResponse) -> dict[str, Any]:
     }
 
 
-def _turn(agent: Agent, effect: Effect) -> ModelTurn:
+def _turn(agent: Agent, effect: Effect, grants: Collection[str]) -> ModelTurn:
     assert effect.outcome is not None
     assert effect.message is not None
     calls: list[CallPlan] = [
-        plan_call(agent, index, call)
+        plan_call(agent, index, call, grants)
         for index, call in enumerate(effect.message.get("toolCalls") or [])
     ]
     return ModelTurn(

@@ -22,7 +22,7 @@ from perdure.activities.wire import (
     ToolPolicy,
 )
 from perdure.checkpoint_bridge import events as ev
-from perdure.checkpoint_bridge.answers import attempt_events, taken_over
+from perdure.checkpoint_bridge.answers import attempt_events, grant_of, taken_over
 from perdure.checkpoint_bridge.closing import close_turn, crash_ending
 from perdure.checkpoint_bridge.errors import (
     AgentDriftError,
@@ -300,6 +300,7 @@ class _Opener:
             if digest is not None:
                 data["digest"] = digest
             begin.append(NewEvent(ev.APPROVAL_DECIDED, data))
+            begin.extend(grant_of(self.approval.pending["toolName"], decision))
             self.approval = None
         if self.task.has_business_state:
             begin.append(NewEvent(ev.BUSINESS_STATE, {"value": self.task.business_state}))
@@ -340,7 +341,7 @@ class _Opener:
         return plans
 
     def _plan(self, index: int, call: dict[str, Any]) -> CallPlan:
-        plan = plan_call(self.agent, index, call)
+        plan = plan_call(self.agent, index, call, self.state.grants)
         raw = str((call.get("function") or {}).get("arguments") or "")
         plan.arguments = raw if len(raw) <= INLINE_ARGUMENTS else None
         decision = self.state.decided.get(index)

@@ -19,6 +19,8 @@ from perdure.checkpoint_bridge.tool_errors import not_found_message, tool_error_
 from perdure.checkpoint_bridge.tool_results import error_result
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from perdure.agent import Agent
     from perdure.tools import Tool
 
@@ -56,8 +58,13 @@ def _no_constant(name: str) -> Any:
     raise ValueError(msg)
 
 
-def plan_call(agent: Agent, index: int, call: dict[str, Any]) -> CallPlan:
-    """What is to happen with one call: run it, ask a person first, or refuse it."""
+def plan_call(
+    agent: Agent, index: int, call: dict[str, Any], grants: Collection[str] = ()
+) -> CallPlan:
+    """What is to happen with one call: run it, ask a person first, or refuse it.
+
+    Nobody is asked about a tool of ``grants``: it was approved for the session.
+    """
     function = call.get("function") or {}
     name, raw = str(function.get("name")), str(function.get("arguments") or "")
     plan = CallPlan(index=index, call_id=str(call.get("id")), tool=name)
@@ -69,7 +76,7 @@ def plan_call(agent: Agent, index: int, call: dict[str, Any]) -> CallPlan:
     arguments = parse_arguments(tool, raw)
     if not isinstance(arguments, BaseModel):
         return refuse(plan, error_result(plan.call_id, name, arguments))
-    if _needs_approval(tool, arguments):
+    if name not in grants and _needs_approval(tool, arguments):
         plan.action = "approve"
         plan.digest = arguments_digest(tool, arguments)
         read = _as_read(arguments)

@@ -178,6 +178,8 @@ class Decision:
     result: Any = None
     has_result: bool = False
     """The person supplies the verified result of a call whose outcome is unknown."""
+    scope: str | None = None
+    """``session``: later calls of the tool in this session run without asking."""
 
 
 @dataclass
@@ -268,6 +270,7 @@ class DecisionTask:
     by: str | None = None
     result: Any = None
     has_result: bool = False
+    scope: str | None = None
 
 
 @dataclass
@@ -283,6 +286,7 @@ class DecisionRecord:
     drift: dict[str, Any] | None = None
     result: Any = None
     has_result: bool = False
+    scope: str | None = None
 
 
 @dataclass

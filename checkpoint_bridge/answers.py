@@ -76,6 +76,16 @@ def answer_events(
     ]
 
 
+def grant_of(tool: str, decision: dict[str, Any]) -> list[NewEvent]:
+    """The event by which an approval that is for the session is remembered, if it is one."""
+    if not decision.get("approved") or decision.get("scope") != ev.SESSION:
+        return []
+    data = {"tool": tool, "scope": ev.SESSION}
+    if decision.get("by") is not None:
+        data["by"] = decision["by"]
+    return [NewEvent(ev.APPROVAL_GRANTED, data)]
+
+
 def turn_end(turn: int, finish_reason: str) -> NewEvent:
     """The end of a turn that came to an answer, or ran out of steps."""
     kind = "max-tokens" if finish_reason == "length" else "completed"

@@ -30,7 +30,9 @@ TRANSCRIPT_DELTA = "transcript_delta"
 APPROVAL_REQUESTED = "approval/requested"
 """Ours: ``{id, seq, index, pending}``; ``pending`` has no time, the event has it."""
 APPROVAL_DECIDED = "approval/decided"
-"""Ours: ``{id, approved, note?, by?}``."""
+"""Ours: ``{id, approved, note?, by?, scope?}``."""
+APPROVAL_GRANTED = "approval/granted"
+"""Ours: ``{tool, scope, by?}``: calls of the tool need no approval in this session any more."""
 AGENT_DRIFT = "agent/drift"
 """Ours: what differs between the agent that started and the one that goes on."""
 BUSINESS_STATE = "business_state/set"
@@ -53,6 +55,9 @@ BULK = {
     CHECKPOINT_SET: "fields",
 }
 """For each type that carries content: the key of ``data`` that holds it."""
+
+ONCE, SESSION = "once", "session"
+"""What an approval is for: one call, or all later calls of the tool in the session."""
 
 IN_PROGRESS = "in-progress"
 AWAITING_APPROVAL = "awaiting-approval"

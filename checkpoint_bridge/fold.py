@@ -53,6 +53,8 @@ class SessionState:
         """Indexes of that turn's calls that have a ``tool/call``: they may have run."""
         self.decided: dict[int, dict[str, Any]] = {}
         """Decisions on that turn's calls, by index."""
+        self.grants: set[str] = set()
+        """Tools that were approved for the session."""
         self.raw: dict[str, Any] | None = None
         """Fields of a record that came from outside, until something is added to it."""
         self.fields: dict[str, Any] = {}
@@ -105,6 +107,7 @@ class SessionState:
             setattr(other, name, list(getattr(self, name)))
         other.announced = set(self.announced)
         other.decided = dict(self.decided)
+        other.grants = set(self.grants)
         other.fields = dict(self.fields)
         return other
 
@@ -238,6 +241,9 @@ class SessionState:
                 self.decided[self.approval["index"]] = data
             self.approval = None
 
+    def _on_approval_granted(self, data: dict[str, Any], _seq: int) -> None:
+        self.grants.add(data["tool"])
+
     def _on_business_state(self, data: dict[str, Any], _seq: int) -> None:
         self._touch()
         self.fields["businessState"] = data["value"]
@@ -263,6 +269,7 @@ class SessionState:
             self.last_end = {"reason": {"kind": "completed"}}
         self.announced = set()
         self.decided = {}
+        self.grants = set()
 
     def _on_cleared(self, _data: dict[str, Any], _seq: int) -> None:
         self._start_session()
@@ -327,6 +334,7 @@ _HANDLERS = {
     ev.TRANSCRIPT_DELTA: "_on_delta",
     ev.APPROVAL_REQUESTED: "_on_approval_requested",
     ev.APPROVAL_DECIDED: "_on_approval_decided",
+    ev.APPROVAL_GRANTED: "_on_approval_granted",
     ev.BUSINESS_STATE: "_on_business_state",
     ev.CHECKPOINT_SET: "_on_checkpoint_set",
     ev.END_SEED: "_on_end_seed",

@@ -17,6 +17,7 @@ from perdure.checkpoint_bridge.errors import (
     ApprovalNotFoundError,
     SessionConflictError,
 )
+from perdure.checkpoint_bridge.events import ONCE
 from perdure.checkpoint_bridge.fork import UNSET
 from perdure.connection import rpc_failure, update
 from perdure.run_handle import RunHandle, run_error
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _TRIES = 50
 _PAUSE = 0.1
 _UPDATE_SECONDS = 10.0
-_OF_A_DECISION = ("approved", "note", "by", "result")
+_OF_A_DECISION = ("approved", "note", "by", "result", "scope")
 
 
 class ClientApprovals:
@@ -51,6 +52,7 @@ class ClientApprovals:
         note: str | None = None,
         by: str | None = None,
         result: Any = UNSET,
+        scope: str | None = None,
     ) -> RunResult:
         """Decide, and wait until the run ends or pauses again.
 
@@ -61,6 +63,8 @@ class ClientApprovals:
             by: who decided.
             result: for a call whose outcome is unknown (``recovery="ask"``): the result that
                 somebody verified; the call is not run again.
+            scope: ``session`` approves all later calls of the tool in this session too; a fork
+                asks again.
 
         Raises:
             ApprovalNotFoundError: there is no such approval, or its run has ended.
@@ -69,9 +73,13 @@ class ClientApprovals:
             ResumeToolMissingError: the call's tool is gone; the approval waits.
             PerdureError: the run failed after the decision; its session can be resumed.
         """
-        handle = await self.decide(approval_id, approved=approved, note=note, by=by, result=result)
+        handle = await self.decide(
+            approval_id, approved=approved, note=note, by=by, result=result, scope=scope
+        )
         outcome = await handle.result(after_approval=approval_id)
-        decision = _decision(approval_id, approved, note, by, result)
+        decision = _decision(
+            approval_id, approved=approved, note=note, by=by, result=result, scope=scope
+        )
         if handle.unanswered and not await self._is_taken(approval_id, decision):
             # It went as a signal, which gives no answer, and another one came first.
             await self._undecided(approval_id)
@@ -85,9 +93,12 @@ class ClientApprovals:
         note: str | None = None,
         by: str | None = None,
         result: Any = UNSET,
+        scope: str | None = None,
     ) -> RunHandle:
         """Decide and return at once. Arguments and errors are those of :meth:`resolve`."""
-        decision = _decision(approval_id, approved, note, by, result)
+        decision = _decision(
+            approval_id, approved=approved, note=note, by=by, result=result, scope=scope
+        )
         for _ in range(_TRIES):
             row = await self._undecided(approval_id)
             handle = await self._waiting_run(row)
@@ -146,10 +157,12 @@ class ClientApprovals:
 
 def _decision(
     approval_id: str,
-    approved: bool,  # noqa: FBT001 - passed on
+    *,
+    approved: bool,
     note: str | None,
     by: str | None,
     result: Any,
+    scope: str | None,
 ) -> dict[str, Any]:
     """A decision as the signal and the update take it: absent values have no key."""
     decision: dict[str, Any] = {"id": approval_id, "approved": approved}
@@ -159,4 +172,6 @@ def _decision(
         decision["by"] = by
     if result is not UNSET:
         decision["result"] = result
+    if scope not in (None, ONCE):
+        decision["scope"] = scope
     return decision

@@ -12,6 +12,7 @@ from temporalio import workflow
 
 from perdure.activities.wire import ACTIVITY_DECIDE, Decision, DecisionRecord, DecisionTask
 from perdure.checkpoint_bridge import events as ev
+from perdure.checkpoint_bridge.answers import grant_of
 from perdure.checkpoint_bridge.errors import (
     ApprovalDecidedError,
     ApprovalNotFoundError,
@@ -90,6 +91,9 @@ class Approvals:
             if decision.has_result and (self.waiting is None or self.waiting.reason is None):
                 msg = "A result can only be supplied for a call whose outcome is unknown."
                 raise ConfigurationError(msg, field="result")
+            if decision.scope is not None and self.waiting and self.waiting.reason is not None:
+                msg = "A call whose outcome is unknown is decided on its own, not for the session."
+                raise ConfigurationError(msg, field="scope")
             record: DecisionRecord = await workflow.execute_activity(
                 ACTIVITY_DECIDE,
                 DecisionTask(
@@ -104,6 +108,7 @@ class Approvals:
                     by=decision.by,
                     result=decision.result,
                     has_result=decision.has_result,
+                    scope=decision.scope,
                 ),
                 result_type=DecisionRecord,
                 start_to_close_timeout=STORE_TIMEOUT,
@@ -151,7 +156,7 @@ class Approvals:
             data["reason"] = plan.reason
         if plan.digest is not None:
             data["digest"] = plan.digest
-        events = [NewEvent(ev.APPROVAL_DECIDED, data)]
+        events = [NewEvent(ev.APPROVAL_DECIDED, data), *grant_of(plan.tool, data)]
         if record.drift is not None:
             events.append(NewEvent(ev.AGENT_DRIFT, record.drift))
         await log.append(events)
@@ -206,7 +211,7 @@ class Approvals:
 
 
 def decision_of(record: DecisionRecord) -> dict[str, Any]:
-    """A decision as events and results have it: ``{approved, note?, by?, result?}``."""
+    """A decision as events and results have it: ``{approved, note?, by?, result?, scope?}``."""
     decision: dict[str, Any] = {"approved": record.approved}
     if record.note is not None:
         decision["note"] = record.note
@@ -214,4 +219,6 @@ def decision_of(record: DecisionRecord) -> dict[str, Any]:
         decision["by"] = record.by
     if record.has_result:
         decision["result"] = record.result
+    if record.scope is not None:
+        decision["scope"] = record.scope
     return decision

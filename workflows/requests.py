@@ -19,6 +19,7 @@ from perdure.checkpoint_bridge.errors import (
     SessionConflictError,
     SessionIdInvalidError,
 )
+from perdure.checkpoint_bridge.events import ONCE, SESSION
 from perdure.checkpoint_bridge.stable_json import MAX_NESTING, is_deeper
 from perdure.checkpoint_bridge.transcript import input_messages
 
@@ -123,8 +124,11 @@ def read_decision(value: Any) -> Decision:
         msg = f"approved is true or false, not {json.dumps(approved)}; a decision is {form}."
         raise ConfigurationError(msg, field="approved")
     scope = decision.get("scope")
-    if scope not in (None, "once"):
-        msg = f"The scope {json.dumps(scope)} is not known; a decision is for one call (once)."
+    if scope not in (None, ONCE, SESSION):
+        msg = f"The scope {json.dumps(scope)} is not known; it is {ONCE} or {SESSION}."
+        raise ConfigurationError(msg, field="scope")
+    if scope == SESSION and (not approved or "result" in decision):
+        msg = f"Only an approval can be for the {SESSION}; a rejection is for one call."
         raise ConfigurationError(msg, field="scope")
     size = len(json.dumps(decision.get("result")))
     if size > _RESULT_LIMIT:
@@ -137,6 +141,7 @@ def read_decision(value: Any) -> Decision:
         by=_optional_text(decision, "by"),
         result=decision.get("result"),
         has_result="result" in decision,
+        scope=scope if scope == SESSION else None,
     )
 
 

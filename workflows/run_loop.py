@@ -298,10 +298,18 @@ class RunLoop:
         if message is None:
             plan.action = "run"
             plan.confirmed = plan.reason is not None
+            if record.scope == ev.SESSION:
+                self._let_run(plan.tool)
             await self.log.append(self._announce([plan]))
         else:
             plan.action = "refuse"
             plan.result = Content(message=message)
+
+    def _let_run(self, tool: str) -> None:
+        """Ask about no other call of a tool in this turn: it was approved for the session."""
+        for plan in self.facts.calls:
+            if plan.tool == tool and plan.action == "approve" and plan.reason is None:
+                plan.action = "run"
 
     # -- input that arrives meanwhile --------------------------------------------------------
 

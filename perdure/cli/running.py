@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import sys
 import uuid
 from typing import TYPE_CHECKING, Annotated, Any
@@ -134,6 +135,13 @@ def resume(
     return _run(running.resume(session))
 
 
+class Scope(enum.StrEnum):
+    """What an approval is for."""
+
+    ONCE = "once"
+    SESSION = "session"
+
+
 def approve(
     approval: ApprovalArgument,
     *,
@@ -147,6 +155,9 @@ def approve(
             show_default=False,
         ),
     ] = None,
+    scope: Annotated[
+        Scope, typer.Option(help="session: do not ask about this tool again in this session.")
+    ] = Scope.ONCE,
     timeout: TimeoutOption = None,
     no_wait: NoWaitOption = False,
     store: StoreOption = DEFAULT_STORE,
@@ -159,6 +170,8 @@ def approve(
     decision: dict[str, Any] = {"approved": True, "note": note, "by": by}
     if result is not None:
         decision["result"] = json_option("--result", result)
+    if scope is not Scope.ONCE:
+        decision["scope"] = scope.value
     where = Where(store, temporal, namespace, task_queue)
     running = _Running(where, "Going on after the approval", timeout=timeout, as_json=as_json)
     return _run(running.decide(approval, decision, wait=not no_wait))
