@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import update
 
 from perdure.checkpoint_bridge import approvals, events as ev, sessions
+from perdure.checkpoint_bridge.closing import INTERRUPTED, Ending, close_turn
 from perdure.checkpoint_bridge.errors import LogConflictError
 from perdure.checkpoint_bridge.event_log import Batch, append
 from perdure.checkpoint_bridge.events import NewEvent
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from perdure.checkpoint_bridge.sql_store import SqlStore
 
 _TRIES = 20
+_LOST = Ending({"kind": INTERRUPTED}, answer_calls=True, lost=True)
 
 
 async def begin_end(store: SqlStore, session_id: str) -> SessionRow | None:
@@ -40,14 +42,13 @@ async def finish_end(store: SqlStore, session_id: str) -> None:
         row = await store.session(session_id)
         if row is None or row.phase != sessions.ENDING:
             return
-        state = await store.state(row.log_id, row.head)
-        new = []
-        if state.open_turn is not None:
-            reason = {"kind": "interrupted"}
-            new.append(NewEvent(ev.TURN_END, {"turn": state.turn, "reason": reason}))
-        new.append(NewEvent(ev.SESSION_ENDED, {}))
-        batch = Batch(session_id, row.log_id, None, row.head, now_ms(), new)
         try:
+            if (await store.state(row.log_id, row.head)).open_turn is not None:
+                await close_turn(store, row, _LOST, time_ms=now_ms())
+                row = await store.session(session_id) or row
+            batch = Batch(
+                session_id, row.log_id, None, row.head, now_ms(), [NewEvent(ev.SESSION_ENDED, {})]
+            )
             await store.database.write(_finish, batch, max(1, store.history_limit))
         except LogConflictError:
             if not remaining:
