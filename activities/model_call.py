@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
@@ -20,6 +21,7 @@ from perdure.checkpoint_bridge.events import dump
 from perdure.checkpoint_bridge.ledger import MODEL_CALL, EffectId
 from perdure.checkpoint_bridge.messages import text_of
 from perdure.checkpoint_bridge.redaction import safe_text
+from perdure.checkpoint_bridge.request_messages import request_messages
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -71,7 +73,9 @@ class ModelCall(Deps):
         state = await until_stored(lambda: self.store.state(task.log_id, task.through_seq))
         return ModelRequest(
             model=agent.request_model,
-            messages=[_capped(agent, message) for message in state.messages],
+            messages=request_messages(
+                state, agent.history_policy, agent.history_budget, shown=partial(_capped, agent)
+            ),
             tools=[
                 ToolSpec(tool.name, tool.description, tool.input_schema)
                 for tool in agent.tools.values()

@@ -41,6 +41,7 @@ from perdure.checkpoint_bridge.sessions import refuse_ended
 from perdure.checkpoint_bridge.tool_results import decided_result
 from perdure.checkpoint_bridge.transcript import (
     input_messages,
+    is_injected,
     new_session_messages,
     split_pending_turn,
 )
@@ -263,7 +264,8 @@ class _Opener:
         facts = self._facts(self.state.through, fresh=False)
         facts.nothing_to_do = True
         facts.finish_reason = str((self.state.last_end or {}).get("finishReason") or "")
-        last = self.state.messages[-1]
+        said = (message for message in reversed(self.state.messages) if not is_injected(message))
+        last = next(said, None)
         if isinstance(last, dict) and last.get("role") == "assistant":
             facts.text = text_of(last)[: ev.INLINE_LIMIT]
         return facts
@@ -400,6 +402,7 @@ class _Opener:
             input_tokens=int(usage.get("inputTokens") or 0),
             output_tokens=int(usage.get("outputTokens") or 0),
             private=self.private,
+            turn_hook=agent.on_turn_stopping is not None,
         )
 
 

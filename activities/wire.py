@@ -31,6 +31,7 @@ ACTIVITY_TOOL = "run_tool"
 ACTIVITY_DECIDE = "record_decision"
 ACTIVITY_INPUT = "apply_input"
 ACTIVITY_CLOSE = "close_run"
+ACTIVITY_STOPPING = "turn_stopping"
 
 INPUT_REF = "input_ref"
 """The key of input that is in the store: ``{"input_ref": digest}``."""
@@ -165,6 +166,8 @@ class RunFacts:
     model_calls: int = 0
     deadline_ms: int = 0
     """Unix milliseconds at which the turn's time is over; 0: never. Pauses put it off."""
+    turn_hook: bool = False
+    """The agent has an ``on_turn_stopping``."""
 
 
 @dataclass
@@ -311,6 +314,20 @@ class InputApplied:
     added: int
     fresh_ref: str | None = None
     """Where the new messages are, when they were only asked for."""
+
+
+@dataclass
+class StoppingTask:
+    """Input of ``turn_stopping``; ``head`` is the log's length where the turn has ended."""
+
+    session_id: str
+    log_id: int
+    run_id: str
+    agent: str
+    head: int
+    turn: int
+    finish_reason: str
+    time_ms: int
 
 
 @dataclass

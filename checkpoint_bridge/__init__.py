@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         decode_bytes,
         encode_bytes,
     )
+    from perdure.checkpoint_bridge.derived import derive_messages
     from perdure.checkpoint_bridge.fingerprints import (
         AgentFingerprint,
         describe_drift,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         get_checkpoint_history,
     )
     from perdure.checkpoint_bridge.stored import StoredApproval
+    from perdure.checkpoint_bridge.surface import derive_event_message
     from perdure.checkpoint_bridge.tool_errors import tool_error_result
     from perdure.checkpoint_bridge.trajectory import TrajectoryComparison, compare_trajectories
     from perdure.checkpoint_bridge.transcript import (
@@ -80,6 +82,8 @@ __all__ = [
     "assert_valid",
     "compare_trajectories",
     "decode_bytes",
+    "derive_event_message",
+    "derive_messages",
     "describe_drift",
     "drift_of",
     "encode_bytes",
@@ -112,6 +116,7 @@ _MODULES = {
         "decode_bytes",
         "encode_bytes",
     ),
+    "derived": ("derive_messages",),
     "fingerprints": ("AgentFingerprint", "describe_drift", "drift_of", "fingerprint"),
     "fork": ("UNSET", "ForkPatch", "apply_patch"),
     "importing": ("Imported", "import_all", "import_session"),
@@ -124,6 +129,7 @@ _MODULES = {
     "stable_json": ("normalize_arguments",),
     "store": ("CheckpointStore", "fork_session", "get_checkpoint_history"),
     "stored": ("StoredApproval",),
+    "surface": ("derive_event_message",),
     "tool_errors": ("tool_error_result",),
     "trajectory": ("TrajectoryComparison", "compare_trajectories"),
     "transcript": (

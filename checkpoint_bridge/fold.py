@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint_bridge import events as ev
+from perdure.checkpoint_bridge.spans import COMPLETED, Spans
+from perdure.checkpoint_bridge.surface import surface_message
 from perdure.checkpoint_bridge.usage import (
     add_model_call,
     empty_usage,
@@ -41,10 +43,14 @@ class SessionState:
         """The unfinished run was given up."""
         self.approval: dict[str, Any] | None = None
         """Data of the ``approval/requested`` that has no decision yet."""
+        self.frozen: list[Any] = []
+        """What :func:`.derived.frozen_messages` has made of the messages so far."""
         self._start_session()
 
     def _start_session(self) -> None:
         self.messages = []
+        self.spans = Spans()
+        """Which turn each message belongs to."""
         self.call_seq = -1
         """Place of the event that brought the newest tool-call turn."""
         self.call_at = -1
@@ -105,6 +111,7 @@ class SessionState:
         other.__dict__.update(self.__dict__)
         for name in ("messages", "tool_calls", "step_usage"):
             setattr(other, name, list(getattr(self, name)))
+        other.spans = self.spans.copy()
         other.announced = set(self.announced)
         other.decided = dict(self.decided)
         other.grants = set(self.grants)
@@ -158,6 +165,10 @@ class SessionState:
         own = {"stepIndex", "toolCalls", "usage", "stepUsage", "finishReason", "status"}
         own |= {"approvalId", "messages", "sessionId"}
         self.fields = {key: value for key, value in self.raw.items() if key not in own}
+        self.last_end = None
+        if self.raw.get("status") == ev.FINISHED:
+            finish_reason = str(self.raw.get("finishReason") or "stop")
+            self.last_end = {"reason": {"kind": COMPLETED}, "finishReason": finish_reason}
         self.raw = None
 
     def _on_turn_start(self, data: dict[str, Any], _seq: int) -> None:
@@ -175,6 +186,7 @@ class SessionState:
         self.open_turn = None
         self.open_step = False
         self.last_end = data
+        self.spans.ended(data["reason"]["kind"], str(data.get("finishReason") or ""))
 
     def _on_step_start(self, _data: dict[str, Any], _seq: int) -> None:
         self.open_step = True
@@ -182,18 +194,23 @@ class SessionState:
     def _on_step_end(self, _data: dict[str, Any], _seq: int) -> None:
         self.open_step = False
 
-    def _on_message(self, data: dict[str, Any], _seq: int) -> None:
+    def _on_user(self, data: dict[str, Any], _seq: int) -> None:
         self._touch()
+        self.spans.said(len(self.messages))
         self.messages.append(data["message"])
+
+    def _on_system(self, data: dict[str, Any], _seq: int) -> None:
+        self._touch()
+        if surface_message(ev.SYSTEM_MESSAGE, data) is not None:
+            self.messages.append(data["message"])
 
     def _on_assistant(self, data: dict[str, Any], seq: int) -> None:
         self._touch()
         message = data["message"]
         self.step += 1
         calls = message.get("toolCalls") or []
-        # A turn cut short before it said anything is in the log for its usage; a blank
-        # assistant message would only confuse the model.
-        if message.get("content") or calls or message.get("reasoning"):
+        self.spans.went_on()
+        if surface_message(ev.ASSISTANT_MESSAGE, data) is not None:
             self.messages.append(message)
         if calls:
             self._new_calls(seq, len(self.messages) - 1)
@@ -226,10 +243,14 @@ class SessionState:
             if index < data["index"]:
                 at += 1
         self.messages.insert(at, data["message"])
+        self.spans.inserted(self.call_at)
 
     def _on_delta(self, data: dict[str, Any], seq: int) -> None:
         self._touch()
         self.messages = self.messages[: data["keep"]] + data["append"]
+        self.spans.rewritten(
+            self.messages, data["keep"], data.get("turns"), is_open=self.open_turn is not None
+        )
         self._find_calls(seq)
 
     def _on_approval_requested(self, data: dict[str, Any], _seq: int) -> None:
@@ -267,6 +288,7 @@ class SessionState:
             self.last_end = {"reason": {"kind": "forked-step"}}
         elif self.last_end is None:
             self.last_end = {"reason": {"kind": "completed"}}
+        self.spans.ended("forked")
         self.announced = set()
         self.decided = {}
         self.grants = set()
@@ -326,8 +348,8 @@ _HANDLERS = {
     ev.TURN_END: "_on_turn_end",
     ev.STEP_START: "_on_step_start",
     ev.STEP_END: "_on_step_end",
-    ev.USER_MESSAGE: "_on_message",
-    ev.SYSTEM_MESSAGE: "_on_message",
+    ev.USER_MESSAGE: "_on_user",
+    ev.SYSTEM_MESSAGE: "_on_system",
     ev.ASSISTANT_MESSAGE: "_on_assistant",
     ev.TOOL_CALL: "_on_tool_call",
     ev.TOOL_RESULT: "_on_tool_result",

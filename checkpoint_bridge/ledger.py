@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 MODEL_CALL = -1
 """The index under which a turn's model call itself is kept."""
 
+TURN_HOOK = -2
+"""The index under which the hook at a turn's end is kept, at the place where the turn ended."""
+
 
 @dataclass(frozen=True, slots=True)
 class EffectId:

@@ -22,10 +22,12 @@ from perdure.checkpoint_bridge.stable_json import (
 )
 
 __all__ = [
+    "INJECTED_BY",
     "PROVIDER_ERROR_PREFIX",
     "PendingTurn",
     "assert_valid",
     "input_messages",
+    "is_injected",
     "new_session_messages",
     "split_pending_turn",
     "tool_message",
@@ -38,6 +40,10 @@ _ROLES = ("system", "user", "assistant", "tool")
 
 PROVIDER_ERROR_PREFIX = "[provider-error]"
 """How the text of a user message starts that a person did not write."""
+
+
+INJECTED_BY = "injectedBy"
+"""The key of a user message's ``metadata`` that says who put it there: no person wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +156,8 @@ def new_session_messages(
     incoming_input = [{"role": "user", "content": input}] if isinstance(input, str) else input
     old = [message for message in plain_list(stored) if member(message, "role") != "system"]
     new = [message for message in plain_list(incoming_input) if member(message, "role") != "system"]
+    # A caller that has only its own part of the conversation does not send what a hook put there.
+    old = [m for m in old if not is_injected(m) or any(_same(m, each) for each in new)]
     shared = 0
     while shared < min(len(old), len(new)) and _same(old[shared], new[shared]):
         shared += 1
@@ -274,9 +282,14 @@ def _last_turn(messages: list[JsonObject]) -> int | None:
 
 
 def _is_real_user_turn(message: JsonObject) -> bool:
-    return member(message, "role") == "user" and not text_of(message).startswith(
-        PROVIDER_ERROR_PREFIX
-    )
+    if member(message, "role") != "user" or is_injected(message):
+        return False
+    return not text_of(message).startswith(PROVIDER_ERROR_PREFIX)
+
+
+def is_injected(message: Json) -> bool:
+    """Whether a hook put the message into the conversation."""
+    return member(member(message, "metadata"), INJECTED_BY) is not None
 
 
 def _same(a: Json, b: Json) -> bool:

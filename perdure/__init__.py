@@ -9,39 +9,55 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perdure.activities.turn_context import (
+        TurnContext as TurnContext,
+        UserMessage as UserMessage,
+    )
     from perdure.agent import Agent as Agent
     from perdure.checkpoint_bridge import (
         ForkPatch as ForkPatch,
         compare_trajectories as compare_trajectories,
     )
+    from perdure.checkpoint_bridge.derived import derive_messages as derive_messages
     from perdure.checkpoint_bridge.errors import (
         PerdureError as PerdureError,
         PropagatingToolError as PropagatingToolError,
     )
     from perdure.client import connect as connect
+    from perdure.history_options import Chars as Chars, Tokens as Tokens
     from perdure.tools import ToolContext as ToolContext, tool as tool
 
 __version__ = "0.1.0"
 
 _EXPORTS = {
     "Agent": "perdure.agent",
+    "Chars": "perdure.history_options",
     "ForkPatch": "perdure.checkpoint_bridge.fork",
     "PerdureError": "perdure.checkpoint_bridge.errors",
     "PropagatingToolError": "perdure.checkpoint_bridge.errors",
+    "Tokens": "perdure.history_options",
     "ToolContext": "perdure.tools",
+    "TurnContext": "perdure.activities.turn_context",
+    "UserMessage": "perdure.activities.turn_context",
     "compare_trajectories": "perdure.checkpoint_bridge.trajectory",
     "connect": "perdure.client",
+    "derive_messages": "perdure.checkpoint_bridge.derived",
     "tool": "perdure.tools",
 }
 
 __all__ = [
     "Agent",
+    "Chars",
     "ForkPatch",
     "PerdureError",
     "PropagatingToolError",
+    "Tokens",
     "ToolContext",
+    "TurnContext",
+    "UserMessage",
     "compare_trajectories",
     "connect",
+    "derive_messages",
     "tool",
 ]
 

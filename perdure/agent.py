@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from perdure.activities.providers.registry import parse_model, provider_for
 from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.checkpoint_bridge.fingerprints import AgentFingerprint, fingerprint
+from perdure.history_options import (
+    check_history_budget,
+    check_history_policy,
+    check_turn_hook,
+)
 from perdure.options import (
     Limits,
     ModelRecovery,
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from perdure.activities.providers.base import ModelProvider
+    from perdure.activities.turn_context import TurnHook
+    from perdure.history_options import Chars, HistoryPolicy, Tokens
 
 OnAgentDrift = Literal["warn", "error", "ignore"]
 ToolErrors = Literal["redacted", "full", "type"]
@@ -53,6 +60,8 @@ class Agent:
             (``redacted``), the message as it is (``full``), or the class alone (``type``).
         max_result_chars: characters of one tool result that a request shows to the model; the
             rest is cut with a marker. The record keeps the whole result.
+        on_turn_stopping: an async function of a ``TurnContext`` that runs when a turn has come to
+            its end; the user messages that it gives are part of the next turn.
         settings: further request settings by the provider's own names (``temperature``, …).
         on_agent_drift: what a difference to the agent that started a run does when the run
             is resumed: ``warn``, ``error`` or ``ignore``.
@@ -66,6 +75,11 @@ class Agent:
             never does.
         turn_policy: what ``session.send`` and ``session.submit`` do while a turn goes on:
             ``reject``, ``queue`` or ``wait``.
+        history_policy: what of earlier turns a request shows: all of them (``keep``), none that
+            failed, was refused or stopped (``exclude_unfinished``), or what a function of the
+            turns gives. The record keeps everything.
+        history_budget: ``Tokens(n)`` or ``Chars(n)``: the oldest turns that do not fit are left
+            out of a request; the newest one is always in it. Only ``faden`` has one.
 
     Raises:
         ConfigurationError: an argument is wrong; ``field`` names it.
@@ -84,6 +98,7 @@ class Agent:
         approval_ttl: float | timedelta | None = None,
         tool_errors: ToolErrors = "redacted",
         max_result_chars: int = DEFAULT_MAX_RESULT_CHARS,
+        on_turn_stopping: TurnHook | None = None,
         settings: dict[str, Any] | None = None,
         on_agent_drift: OnAgentDrift = "warn",
         profile: str | Profile = "lousho",
@@ -92,6 +107,8 @@ class Agent:
         on_crash: OnCrash | None = None,
         model_recovery: ModelRecovery | None = None,
         turn_policy: TurnPolicy | None = None,
+        history_policy: HistoryPolicy | None = None,
+        history_budget: Tokens | Chars | None = None,
     ) -> None:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             msg = f"An agent's name is 1 to 128 characters without white space, not {name!r}."
@@ -127,6 +144,13 @@ class Agent:
             raise ConfigurationError(msg, field="tool_errors")
         self.tool_errors: ToolErrors = tool_errors
         self.max_result_chars = _count(max_result_chars, "max_result_chars")
+        self.history_policy = check_history_policy(
+            preset.history_policy if history_policy is None else history_policy
+        )
+        self.history_budget = check_history_budget(
+            preset.history_budget if history_budget is None else history_budget
+        )
+        self.on_turn_stopping = check_turn_hook(on_turn_stopping)
         self.settings = dict(settings or {})
         if on_agent_drift not in get_args(OnAgentDrift):
             known = ", ".join(get_args(OnAgentDrift))

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from perdure.checkpoint_bridge.errors import ConfigurationError
+from perdure.history_options import Tokens
 
 if TYPE_CHECKING:
+    from perdure.history_options import Chars, HistoryPolicy
     from perdure.tools import Recovery
 
 OnCrash = Literal["continue", "interrupt", "fail"]
@@ -62,7 +64,8 @@ class Profile:
     on_crash: OnCrash = "continue"
     model_recovery: ModelRecovery = "retry"
     turn_policy: TurnPolicy = "reject"
-    history_policy: str = "keep"
+    history_policy: HistoryPolicy = "keep"
+    history_budget: Tokens | Chars | None = None
 
 
 PROFILES = {
@@ -74,6 +77,7 @@ PROFILES = {
         on_crash="interrupt",
         model_recovery="once",
         history_policy="exclude_unfinished",
+        history_budget=Tokens(100_000),
     ),
 }
 """The presets by name; ``lousho`` is the default. The table is in ``docs/sessions.md``."""

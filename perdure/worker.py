@@ -15,6 +15,7 @@ from perdure.activities.model_call import ModelCall
 from perdure.activities.opening import Opening
 from perdure.activities.providers.registry import aclose_providers
 from perdure.activities.tool_call import ToolCall
+from perdure.activities.turn_stopping import TurnStopping
 from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.checkpoint_bridge.mirror import mirroring
 from perdure.checkpoint_bridge.sql_store import SqlStore
@@ -81,6 +82,7 @@ def activities(
         writer.close_run,
         ModelCall(named, store, threads, private=private).call_model,
         ToolCall(named, store, threads, private=private).run_tool,
+        TurnStopping(named, store, threads).turn_stopping,
     ]
 
 

@@ -47,6 +47,7 @@ from perdure.workflows.requests import (
 from perdure.workflows.run_loop import RollOverError, RunLoop
 from perdure.workflows.session_log import now_ms
 from perdure.workflows.turn_ends import TurnEndError
+from perdure.workflows.turn_stopping import turn_stopping
 
 _SHOWN_TEXT = 500
 _SHOWN_ARGUMENTS = 500
@@ -88,6 +89,7 @@ class AgentWorkflow:
         loop = self._loop = RunLoop(asked.agent, asked.session_id, run_id, carry)
         try:
             await loop.run()
+            await turn_stopping(loop)
         except RollOverError:
             await workflow.wait_condition(workflow.all_handlers_finished)
             workflow.continue_as_new(args=[request, loop.carry()])

@@ -25,6 +25,10 @@ MODEL_RETRY = RetryPolicy(
 """For workers that die while a model answers; how often a provider may fail is the activity's
 to say, which has the count in the ledger (``activities/model_call.py``)."""
 
+HOOK_TIMEOUT = timedelta(minutes=5)
+HOOK_RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=100), maximum_attempts=3)
+"""For workers that die while an agent's hook runs."""
+
 ONCE = RetryPolicy(maximum_attempts=1)
 """For tools: a policy with more attempts would also repeat deadlines and raised errors."""
 

@@ -30,7 +30,18 @@ import typer
 
 from perdure import __version__
 from perdure.checkpoint_bridge.errors import PerdureError
-from perdure.cli import changing, demo, exits, moving, pruning, reading, running, serving, stopping
+from perdure.cli import (
+    changing,
+    compacting,
+    demo,
+    exits,
+    moving,
+    pruning,
+    reading,
+    running,
+    serving,
+    stopping,
+)
 from perdure.cli.output import make_output_safe
 from perdure.process import run_program
 
@@ -64,6 +75,7 @@ for _panel, _name, _command in (
     (_SESSIONS, "history", reading.history),
     (_SESSIONS, "events", reading.events),
     (_SESSIONS, "fork", changing.fork),
+    (_SESSIONS, "compact", compacting.compact),
     (_SESSIONS, "compare", reading.compare),
     (_SESSIONS, "export", reading.export),
     (_SESSIONS, "import", moving.import_sessions),

@@ -15,14 +15,16 @@ from perdure.checkpoint_bridge.errors import (
 from perdure.checkpoint_bridge.ids import check_session_id
 from perdure.checkpoint_bridge.sessions import ENDED
 from perdure.checkpoint_bridge.sql_store import session_not_found
+from perdure.checkpoint_bridge.stored_messages import stored_messages
 from perdure.claims import Claims, claim_id
 from perdure.results import SessionInfo
 from perdure.sessions.record import FAILED, status_of
 from perdure.sessions.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from perdure.checkpoint_bridge.messages import Message
     from perdure.checkpoint_bridge.sql_store import SqlStore
     from perdure.client import Client
 
@@ -155,6 +157,14 @@ class Sessions:
         session = self.get(session_id)
         await session.info()
         return session
+
+    async def messages(self, session_id: str) -> Sequence[Message]:
+        """The messages of any session, read-only: what one conversation may learn from another.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
+        """
+        return await stored_messages(self._client.store, session_id)
 
     async def delete(self, session_id: str, *, force: bool = False) -> None:
         """Delete a session with its history; forks that share its beginning keep theirs.

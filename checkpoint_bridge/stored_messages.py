@@ -1,0 +1,24 @@
+"""The conversation of a stored session, for whoever may learn from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perdure.checkpoint_bridge.derived import messages_of
+from perdure.checkpoint_bridge.sql_store import session_not_found
+
+if TYPE_CHECKING:
+    from perdure.checkpoint_bridge.messages import Message
+    from perdure.checkpoint_bridge.sql_store import SqlStore
+
+
+async def stored_messages(store: SqlStore, session_id: str) -> list[Message]:
+    """The messages of a session as its log has them now: shared, and read-only.
+
+    Raises:
+        SessionNotFoundError: there is no such session.
+    """
+    row = await store.session(session_id)
+    if row is None:
+        raise session_not_found(session_id)
+    return messages_of(await store.state(row.log_id, row.head))
