@@ -295,7 +295,7 @@ class CheckpointNotFoundError(PerdureError):
     """The history keeps no entry of the step that was asked for."""
 
     code = "LOUSHO_CHECKPOINT_NOT_FOUND"
-    hint = "Fork from one of the steps that are kept."
+    hint = "Fork from one of the steps that are kept, or by a boundary of the log: any turn."
     _facts = ("kept",)
 
     def __init__(

@@ -75,6 +75,8 @@ class SessionInfo:
     approval_id: str | None = None
     parent_session: str | None = None
     """Whose fork it is."""
+    phase: str = "open"
+    """``ending`` or ``ended`` when it takes no more messages."""
     last_run: dict[str, Any] | None = None
     """How the last run ended: ``outcome`` is ``failed`` (with ``code`` and ``message``),
     ``cancelled``, ``interrupted`` or ``finished``; ``None`` while a run goes on."""
@@ -82,6 +84,8 @@ class SessionInfo:
     @property
     def state(self) -> str:
         """The status for people: a session that is in progress may have failed, or been stopped."""
+        if self.phase != "open":
+            return self.phase
         outcome = (self.last_run or {}).get("outcome")
         stopped = outcome in (FAILED, CANCELLED) and self.status == "in-progress"
         return outcome if stopped and outcome is not None else self.status
@@ -99,6 +103,7 @@ class SessionInfo:
             updated_at=row.updated_at,
             approval_id=row.approval_id,
             parent_session=row.parent_session,
+            phase=row.phase,
             last_run=_last_run(row.last_end),
         )
 
@@ -114,6 +119,7 @@ class SessionInfo:
             "updatedAt": self.updated_at,
             "approvalId": self.approval_id,
             "parentSession": self.parent_session,
+            "phase": None if self.phase == "open" else self.phase,
             "lastRun": self.last_run,
         }
         return {key: item for key, item in value.items() if item is not None}

@@ -36,9 +36,29 @@ def fork(
     session: SessionArgument,
     *,
     from_step: Annotated[
-        int,
-        typer.Option("--from-step", metavar="N", help="A step that `perdure history` lists."),
-    ],
+        int | None,
+        typer.Option(
+            "--from-step",
+            metavar="N",
+            help="A step of the newest run that `perdure history` lists.",
+            show_default=False,
+        ),
+    ] = None,
+    boundary: Annotated[
+        int | None,
+        typer.Option(
+            metavar="SEQ",
+            help="Begin with the log up to this event of any turn, which `perdure events` lists; "
+            "without --from-step, the end of the newest turn.",
+            show_default=False,
+        ),
+    ] = None,
+    close_open_turn: Annotated[
+        bool,
+        typer.Option(
+            "--close-open-turn", help="Allow an event inside a turn, which the fork then closes."
+        ),
+    ] = False,
     tool_result: Annotated[
         str | None,
         typer.Option(
@@ -59,7 +79,7 @@ def fork(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = False,
 ) -> int:
-    """Start a new session from a step of another one, with something changed.
+    """Start a new session from a step of another one, with something changed, or from its log.
 
     The other session stays as it is. Nothing runs yet: resume the fork for that.
     """
@@ -72,6 +92,15 @@ def fork(
     if append_input is not None and not append_input.strip():
         msg = "--append-input is empty; give the user's message."
         raise ConfigurationError(msg, field="--append-input")
+    changed = any(each is not None for each in (tool_result, append_input, business_state))
+    if from_step is None:
+        if changed:
+            msg = "What is to be different needs --from-step, the step that it changes."
+            raise ConfigurationError(msg, field="--from-step")
+        return _fork_log(Where(store), session, boundary, new_id, close_open_turn, as_json=as_json)
+    if boundary is not None or close_open_turn:
+        msg = "A fork begins at a step or at a boundary of the log; give one of the two."
+        raise ConfigurationError(msg, field="--boundary")
     patch = ForkPatch(
         tool_result=None if tool_result is None else _tool_result(tool_result),
         append_input=append_input,
@@ -119,6 +148,41 @@ def delete(
         print_json({"sessionId": session, "deleted": True, "historyKept": keep_history})
     kept = "; its history is kept" if keep_history else ""
     note(f"Session {session} was deleted{kept}.")
+    return exits.DONE
+
+
+def _fork_log(
+    where: Where,
+    session_id: str,
+    boundary: int | None,
+    new_id: str | None,
+    close_open_turn: bool,  # noqa: FBT001 - passed on
+    *,
+    as_json: bool,
+) -> int:
+    from perdure.checkpoint_bridge.branching import fork_behind
+
+    async def run() -> tuple[str, int]:
+        async with where.open_store() as store:
+            fork_id = await fork_behind(
+                store,
+                session_id,
+                boundary,
+                close_open_turn=close_open_turn,
+                new_session_id=new_id,
+            )
+            row = await store.session(fork_id)
+            assert row is not None
+            return fork_id, SessionHeader.of(row).inherited_event_count
+
+    from perdure.checkpoint_bridge.headers import SessionHeader
+
+    fork_id, inherited = asyncio.run(run())
+    if as_json:
+        print_json({"sessionId": fork_id, "inheritedEventCount": inherited})
+    else:
+        print_text(fork_id)
+        note(f"Compare: {where.command('compare', session_id, fork_id, store_only=True)}")
     return exits.DONE
 
 

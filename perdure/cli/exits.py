@@ -8,8 +8,10 @@ from perdure.checkpoint_bridge.errors import (
     ApprovalNotFoundError,
     CheckpointNotFoundError,
     ConfigurationError,
+    ForkBoundaryError,
     PerdureError,
     SessionAwaitingApprovalError,
+    SessionExistsError,
     SessionIdInvalidError,
     SessionNotFoundError,
 )
@@ -26,6 +28,8 @@ _USAGE_ERRORS = (
     SessionNotFoundError,
     CheckpointNotFoundError,
     ApprovalNotFoundError,
+    ForkBoundaryError,
+    SessionExistsError,
 )
 """The command line named something that is not there, or that cannot be."""
 

@@ -80,6 +80,7 @@ for _panel, _name, _command in (
     (_SESSIONS, "export", reading.export),
     (_SESSIONS, "import", moving.import_sessions),
     (_SESSIONS, "mirror", moving.mirror),
+    (_SESSIONS, "end", stopping.end),
     (_SESSIONS, "delete", changing.delete),
     (_SESSIONS, "prune", pruning.prune),
 ):

@@ -42,6 +42,9 @@ class Status(enum.StrEnum):
     AWAITING_APPROVAL = "awaiting-approval"
     FINISHED = "finished"
     CLEARED = "cleared"
+    CREATED = "created"
+    ENDING = "ending"
+    ENDED = "ended"
 
 
 def sessions(
@@ -50,17 +53,33 @@ def sessions(
     status: Annotated[
         Status | None, typer.Option(help="Only sessions of this status.", show_default=False)
     ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only sessions of this agent.", show_default=False),
+    ] = None,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CURSOR", help="Only those behind a page; it names it.", show_default=False
+        ),
+    ] = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = False,
 ) -> int:
-    """List the sessions of the store, newest activity first."""
-    from perdure.results import SessionInfo
+    """List the sessions of the store, newest activity first.
 
-    async def read(opened: SqlStore) -> list[SessionInfo]:
-        rows = await opened.sessions(limit=limit, status=status.value if status else None)
-        return [SessionInfo.of(row) for row in rows]
+    With --limit, standard error names the cursor of the next page.
+    """
+    from perdure.sessions.directory import SessionPage, list_page
+
+    chosen = status.value if status else None
+
+    async def read(opened: SqlStore) -> SessionPage:
+        return await list_page(opened, agent=agent, status=chosen, limit=limit, cursor=after)
 
     found = _read(store, read)
+    if found.next_cursor is not None:
+        note(f"There are more: --after {found.next_cursor}")
     if as_json:
         print_json([each.to_json() for each in found])
     elif not found:

@@ -88,6 +88,33 @@ async def _cancel(
     return exits.DONE
 
 
+def end(
+    session: SessionArgument,
+    *,
+    store: StoreOption = DEFAULT_STORE,
+    temporal: TemporalOption = None,
+    namespace: NamespaceOption = None,
+    task_queue: TaskQueueOption = DEFAULT_TASK_QUEUE,
+    as_json: JsonOption = False,
+) -> int:
+    """End a session: it takes no more messages, its run is stopped, its history stays.
+
+    Nothing opens it again; a fork goes on from where it was.
+    """
+    where = Where(store, temporal, namespace, task_queue)
+
+    async def run() -> None:
+        async with connected(where) as client:
+            await client.sessions.get(session).end()
+
+    asyncio.run(run())
+    if as_json:
+        print_json({"sessionId": session, "status": "ended"})
+    note(f"Session {session} has ended.")
+    note(f"Go on from it in a fork: {where.command('fork', session, store_only=True)}")
+    return exits.DONE
+
+
 async def _terminate(client: Client, handle: RunHandle) -> None:
     from temporalio.service import RPCError, RPCStatusCode
 

@@ -1,0 +1,72 @@
+"""The commands for whole sessions, in this process, on a store without Temporal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from perdure.checkpoint_bridge import SqlStore, events as ev
+from perdure.checkpoint_bridge.creating import create_session, from_transcript
+from perdure.checkpoint_bridge.events import NewEvent
+from perdure.cli.main import run
+from tests.integration.store_log.conftest import answer, begin_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+END = NewEvent(ev.TURN_END, {"turn": 1, "reason": {"kind": "completed"}, "finishReason": "stop"})
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path / 'perdure.db'}"
+
+    async def fill() -> None:
+        async with SqlStore(url) as store:
+            for number, session_id in enumerate(("a", "b", "c")):
+                trip = await begin_run(store, session_id)
+                trip.time_ms = 1000 + number
+                await trip.append(answer("Hello."), END, save=ev.FINISHED)
+            words = [{"role": "user", "content": "Hi"}]
+            await create_session(store, "new", agent="other", beginning=from_transcript(words))
+
+    asyncio.run(fill())
+    return url
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any, str]:
+    code = run(words)
+    said = capsys.readouterr()
+    return code, json.loads(said.out) if said.out else None, said.err
+
+
+def test_f4_pages_of_sessions(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("sessions", "--store", url, "--json", "--agent", "trip", "--limit", "2")
+    _, page, said = told(capsys, *words)
+    assert [each["sessionId"] for each in page] == ["c", "b"]
+    cursor = said.strip().rpartition(" ")[2]
+    _, page, said = told(capsys, *words, "--after", cursor)
+    assert ([each["sessionId"] for each in page], said) == (["a"], "")
+    assert told(capsys, *words, "--after", "x")[0] == 2
+    _, page, _ = told(capsys, "sessions", "--store", url, "--json", "--status", "finished")
+    assert len(page) == 4
+
+
+def test_f95_forks_of_the_log(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fork = ("fork", "a", "--store", url, "--json")
+    _, made, _ = told(capsys, *fork)
+    assert made == {"sessionId": "a.fork-1", "inheritedEventCount": 4}
+    code, _, said = told(capsys, *fork, "--boundary", "1")
+    assert (code, "[PERDURE_OPEN_TURN]" in said) == (2, True)
+    code, _, said = told(capsys, *fork, "--boundary", "4")
+    assert (code, "[PERDURE_INVALID_BOUNDARY]" in said) == (2, True)
+    _, made, _ = told(capsys, *fork, "--boundary", "2", "--close-open-turn", "--as", "cut")
+    assert made == {"sessionId": "cut", "inheritedEventCount": 3}
+    assert told(capsys, *fork, "--as", "cut")[0] == 2
+    assert told(capsys, *fork, "--boundary", "3", "--from-step", "1")[0] == 2
+    assert told(capsys, *fork, "--append-input", "More")[0] == 2
+    code, _, said = told(capsys, *fork, "--from-step", "9")
+    assert (code, "boundary" in said) == (2, True)
