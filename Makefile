@@ -11,6 +11,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 VENV ?= .venv
 LOWEST := .venv-lowest
 WHEEL := .venv-wheel
+BLOCKS := build/doc-blocks
 BIN := $(VENV)/bin
 PIP := -m pip --disable-pip-version-check --quiet
 # Arguments for the program behind a target: make unit ARGS="-k fork", make demo ARGS=--json
@@ -39,14 +40,24 @@ format: $(VENV)/.dev  ## Format, and mend what ruff can mend
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-types: $(VENV)/.dev  ## Check types
+types: $(VENV)/.dev  ## Check types, those of the code in README and docs too
 	$(BIN)/mypy
+	$(BIN)/python -m tests.doc_blocks $(BLOCKS)
+	$(BIN)/mypy --config-file docs/site/mypy.ini $(BLOCKS)
 
 tests: $(VENV)/.dev  ## The three tiers in one run
 	$(BIN)/pytest $(ARGS)
 
 unit integration acceptance: %: $(VENV)/.dev  ## One tier
 	$(BIN)/pytest tests/$* $(ARGS)
+
+ui: $(VENV)/.dev  ## Approve a run in the real Temporal UI, in headless Chromium
+	@command -v chromium || command -v google-chrome || \
+		{ apt-get update -qq && apt-get install -qq --no-install-recommends chromium; }
+	$(BIN)/pytest tests/ui $(ARGS)
+
+docs: $(VENV)/.dev  ## Build the documentation's site into build/site
+	$(BIN)/properdocs build --quiet --config-file mkdocs.yml --site-dir build/site
 
 faults: $(VENV)/.dev  ## Kill workers at random in 200 runs (ARGS="--fault server --seed 2")
 	$(BIN)/python -m tests.acceptance.faults.campaign $(ARGS)

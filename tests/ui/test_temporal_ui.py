@@ -1,0 +1,127 @@
+"""A person decides in the Temporal UI alone: reads what a run waits for, and sends what it shows.
+
+In headless Chromium, against the UI of the development server. ``make ui`` runs it, and with
+``PERDURE_SHOTS=docs/images`` it takes the pictures of the documentation.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.async_api import Page, async_playwright, expect
+
+from perdure import Agent, ToolContext, tool
+from perdure.client import connect
+from perdure.dev_server import DevServer
+from perdure.testing import ScriptedModel, call
+from perdure.worker import serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+PATIENCE = 30_000
+"""Milliseconds that the page may take on a busy machine."""
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+SWITCHES = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@tool(needs_approval=True)
+async def charge_card(amount: int, order: str, ctx: ToolContext) -> dict[str, object]:
+    """Charge the customer's card."""
+    return {"charged": amount, "order": order}
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[DevServer]:
+    async with DevServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def page() -> AsyncIterator[Page]:
+    assert CHROMIUM, "Chromium is needed; make ui installs it"
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=SWITCHES)
+        page = await browser.new_page(viewport={"width": 1400, "height": 1000})
+        page.set_default_timeout(PATIENCE)
+        expect.set_options(timeout=PATIENCE)
+        yield page
+        await browser.close()
+
+
+async def shot(page: Page, name: str) -> None:
+    folder = os.environ.get("PERDURE_SHOTS")
+    if folder:
+        await page.screenshot(path=Path(folder) / f"{name}.png")
+
+
+async def details(page: Page) -> str:
+    """What the run's current details show; they are in a frame of their own."""
+    await page.get_by_text("User Metadata").click()
+    shown = page.frame_locator("iframe").last.locator("body")
+    await expect(shown).to_contain_text("step")
+    return await shown.inner_text()
+
+
+async def test_a_person_approves_with_what_the_ui_shows(
+    server: DevServer, page: Page, store_url: str
+) -> None:
+    model = ScriptedModel(
+        [[call("charge_card", {"amount": 250, "order": "7"})], "I charged 250 for order 7."]
+    )
+    agent = Agent("billing", provider=model, tools=[charge_card])
+    async with (
+        connect(store=store_url, temporal=server.address) as client,
+        serving(client.temporal, [agent], client.store),
+    ):
+        paused = await client.execute("billing", "Settle order 7", session_id="order-7")
+        assert paused.finish_reason == "awaiting-approval"
+
+        await page.goto(f"{server.ui_url}/namespaces/default/workflows")
+        await page.get_by_role("link", name="order-7").first.click()
+        text = await details(page)
+        assert "Waits for approval of charge_card" in text
+        assert '{"amount": 250, "order": "7"}' in text
+        await shot(page, "ui-waits")
+        decision = next(
+            line.strip() for line in text.splitlines() if line.strip().startswith('{"id"')
+        )
+
+        await page.get_by_role("button", name="More Actions").click()
+        await page.get_by_role("menuitem", name="Send a Signal").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_test_id("signal-select-button").click()
+        await dialog.get_by_role("option", name="resolve_approval").click()
+        await dialog.get_by_role("textbox").last.fill(decision)
+        await shot(page, "ui-signal")
+        # The dialog moves after it was edited, and a first click on its button can miss.
+        submit = dialog.get_by_role("button", name="Submit")
+        for last in (False, False, True):
+            await submit.click()
+            try:
+                await expect(dialog).to_be_hidden(timeout=PATIENCE if last else 3_000)
+                break
+            except AssertionError:
+                if last:
+                    raise
+
+        done = await client.handle("order-7", paused.run_id).result()
+        assert done.text == "I charged 250 for order 7."
+        await page.reload()
+        await expect(page.get_by_text("Completed").first).to_be_visible()
+        text = await details(page)
+        assert "Finished (stop)" in text
+        assert "I charged 250 for order 7." in text
+        await shot(page, "ui-finished")
