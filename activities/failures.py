@@ -70,7 +70,7 @@ def boundary(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
             # Without the error's causes: what they say was not written for Temporal's history.
             raise to_failure(error).with_traceback(error.__traceback__) from None
         except asyncio.CancelledError:
-            if activity.is_worker_shutdown() and not _is_cancel_requested():
+            if activity.is_worker_shutdown() and not is_cancel_requested():
                 msg = "The worker was told to stop in the middle of it."
                 raise ApplicationError(msg, type=WORKER_SHUTDOWN) from None
             raise
@@ -89,6 +89,7 @@ def boundary(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
     return wrapper
 
 
-def _is_cancel_requested() -> bool:
+def is_cancel_requested() -> bool:
+    """Whether it is the run that stops the current activity, not its worker."""
     details = activity.cancellation_details()
     return details is not None and details.cancel_requested

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
 
+from perdure.activities import tracing
 from perdure.activities.deps import Deps
 from perdure.activities.failures import boundary
 from perdure.activities.liveness import kept_alive
@@ -56,17 +57,19 @@ class LogWriter(Deps):
     @boundary
     async def append_log(self, task: Append) -> int:
         """Append events and saves at a place of the log; returns the log's length after them."""
-        return await self.store.append(
-            Batch(
-                task.session_id,
-                task.log_id,
-                task.run_id,
-                task.head,
-                task.time_ms,
-                task.events,
-                task.saves,
-            )
+        batch = Batch(
+            task.session_id,
+            task.log_id,
+            task.run_id,
+            task.head,
+            task.time_ms,
+            task.events,
+            task.saves,
         )
+        head = await self.store.append(batch)
+        if any(event.type == ev.TURN_END for event in task.events):
+            await tracing.tell_ends(self.store, task.session_id, task.log_id, task.head)
+        return head
 
     @activity.defn(name=ACTIVITY_INPUT)
     @boundary
@@ -199,4 +202,5 @@ class LogWriter(Deps):
             run_id=task.run_id,
             fresh=lambda state: self._fresh(state, task.queued),
         )
+        await tracing.tell_ends(self.store, task.session_id, row.log_id, row.head)
         return CloseResult(finished=closed.finished, finish_reason=closed.finish_reason)

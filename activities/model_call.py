@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
 
+from perdure.activities import tracing
 from perdure.activities.content import content_of
 from perdure.activities.deps import Deps
 from perdure.activities.failures import boundary, to_failure
@@ -59,13 +60,15 @@ class ModelCall(Deps):
                     lost = RunFailedError(msg, code="MODEL_OUTCOME_UNKNOWN")
                     await self._note(effect_id, lost, agent.model or "unknown")
                     raise lost
-                request = await self._request(agent, task)
-                response = await self._generate(agent, request, effect_id)
-                outcome = _outcome(agent, request, response)
-                message = response.message()
-                effect = await until_stored(
-                    lambda: self.store.end_effect(effect_id, outcome=outcome, message=message)
-                )
+                with tracing.chat(agent, task, effect) as span:
+                    request = await self._request(agent, task)
+                    response = await self._generate(agent, request, effect_id)
+                    outcome = _outcome(agent, request, response)
+                    message = response.message()
+                    effect = await until_stored(
+                        lambda: self.store.end_effect(effect_id, outcome=outcome, message=message)
+                    )
+                    span.answered(request, outcome, effect)
         state = await until_stored(lambda: self.store.state(task.log_id, task.through_seq))
         return _turn(agent, effect, state.grants)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
 
+from perdure.activities import tracing
 from perdure.activities.deps import Deps
 from perdure.activities.failures import boundary
 from perdure.activities.planning import plan_call, refuse
@@ -77,11 +78,17 @@ class Opening(Deps):
         """
         agent = self.agent(task.agent)
         for remaining in reversed(range(_OPEN_TRIES)):
+            opener = _Opener(self, agent, task)
             try:
-                return await _Opener(self, agent, task).open()
+                facts = await opener.open()
             except LogConflictError:
                 if not remaining:
                     raise
+            else:
+                if opener.found is not None:
+                    log_id, head = opener.found.log_id, opener.found.head
+                    await tracing.tell_ends(self.store, task.session_id, log_id, head)
+                return facts
         raise AssertionError
 
 
@@ -95,6 +102,8 @@ class _Opener:
         self.task = task
         self.state = SessionState()
         self.log_id = 0
+        self.found: SessionRow | None = None
+        """The session as it was."""
         self.new: list[NewEvent] = []
         self.messages: list[dict[str, Any]] = []
         self.approval: ApprovalRow | None = None
@@ -107,7 +116,7 @@ class _Opener:
     async def open(self) -> RunFacts:
         row = await self.store.session(self.task.session_id)
         if row is not None:
-            self.log_id = row.log_id
+            self.log_id, self.found = row.log_id, row
             self.state = await self.store.state(row.log_id, row.head)
             if not self._is_open_already():
                 refuse_ended(row)
@@ -278,8 +287,9 @@ class _Opener:
                 begin.append(NewEvent(ev.STEP_END, place))
             reason = {"kind": "interrupted"}
             begin.append(NewEvent(ev.TURN_END, {"turn": self.state.turn, "reason": reason}))
+        turn = self.state.turn + 1
         start: dict[str, Any] = {
-            "turn": self.state.turn + 1,
+            "turn": turn,
             "runId": self.task.run_id,
             "agent": self.agent.name,
             "fresh": fresh,
@@ -291,6 +301,9 @@ class _Opener:
             start["turnPolicy"] = self.agent.turn_policy
         if self.task.claim is not None:
             start["claim"] = self.task.claim
+        traced = tracing.run_trace(self.agent.name, self.task, turn)
+        if traced:
+            start[tracing.TRACE] = traced
         if self.task.metadata:
             start["metadata"] = self.task.metadata
         begin.append(NewEvent(ev.TURN_START, start))
@@ -401,6 +414,7 @@ class _Opener:
             calls=self._plans(),
             input_tokens=int(usage.get("inputTokens") or 0),
             output_tokens=int(usage.get("outputTokens") or 0),
+            trace=(self.state.open_turn or {}).get(tracing.TRACE, {}).get("span", ""),
             private=self.private,
             turn_hook=agent.on_turn_stopping is not None,
         )

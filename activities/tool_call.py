@@ -15,6 +15,7 @@ import httpx
 from pydantic import BaseModel
 from temporalio import activity
 
+from perdure.activities import tracing
 from perdure.activities.content import NotJsonError, content_of, to_json_value
 from perdure.activities.deps import Deps
 from perdure.activities.failures import boundary
@@ -77,13 +78,15 @@ class ToolCall(Deps):
             if not effect.done:
                 if effect.starts > 1 and task.recovery == ASK and not task.confirmed:
                     return ToolOutcome(uncertain=True)
-                try:
-                    message = await self._result(task, effect)
-                except _Unsettled:
-                    return ToolOutcome(uncertain=True)
-                effect = await until_stored(
-                    lambda: self.store.end_effect(effect_id, outcome={}, message=message)
-                )
+                with tracing.execute_tool(self.agent(task.agent), task, effect) as span:
+                    try:
+                        message = await self._result(task, effect)
+                    except _Unsettled:
+                        return ToolOutcome(uncertain=True)
+                    effect = await until_stored(
+                        lambda: self.store.end_effect(effect_id, outcome={}, message=message)
+                    )
+                    span.returned(task.arguments or "", effect)
         assert effect.message is not None
         return ToolOutcome(
             content=content_of(effect.message, effect.ref, effect.size),
@@ -186,6 +189,7 @@ class ToolCall(Deps):
                 if not remaining or not (repeats or isinstance(error, tool.retry_on)):
                     raise _Unsettled from error
                 _log.warning("Tool %s: %r; the same call is repeated", tool.name, error)
+                tracing.note_repeat(error)
                 await asyncio.sleep(_TRANSPORT_WAIT * (_TRANSPORT_TRIES - remaining))
         raise AssertionError
 

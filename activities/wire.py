@@ -111,6 +111,8 @@ class RunRequest:
     workflow_id_prefix: str = ""
     claim: str | None = None
     """Names the idempotency key that the run was started under."""
+    traceparent: str = ""
+    """The caller's trace context (W3C), which the run's spans and its tools' calls belong to."""
 
 
 @dataclass
@@ -127,6 +129,7 @@ class OpenRun:
     has_business_state: bool = False
     metadata: dict[str, Any] | None = None
     max_steps: int | None = None
+    traceparent: str = ""
     execution_id: str = ""
     """Of this execution alone, where ``run_id`` is that of all executions of the run."""
     claim: str | None = None
@@ -155,6 +158,8 @@ class RunFacts:
     text: str = ""
     input_tokens: int = 0
     output_tokens: int = 0
+    trace: str = ""
+    """The ``traceparent`` of the run's own span, when the run is traced."""
     private: bool = False
     """Temporal is not meant to read content: what the UI is told has none."""
     on_crash: str = "continue"
@@ -210,6 +215,7 @@ class ModelTask:
     step: int
     once: bool = False
     """A call that was begun before is not made again."""
+    trace: str = ""
 
 
 @dataclass
@@ -244,6 +250,7 @@ class ToolTask:
     step: int = 0
     recovery: str = "rerun"
     confirmed: bool = False
+    trace: str = ""
     digest: str | None = None
     """What a person approved; a call that would run otherwise does not run."""
 

@@ -41,6 +41,8 @@ class Effect:
     """A row of the ledger."""
 
     name: str
+    started_at: int = 0
+    """When it was begun first, in Unix milliseconds."""
     starts: int = 0
     """How often it was begun, this time included."""
     outcome: dict[str, Any] | None = None
@@ -55,7 +57,7 @@ class Effect:
         return self.outcome is not None
 
 
-_RETURNED = "name, starts, outcome, message, ref, attempts"
+_RETURNED = "name, started_at, starts, outcome, message, ref, attempts"
 _BEGIN = {
     dialect: text(
         f"""
@@ -174,6 +176,7 @@ def log_uid(connection: Connection, log_id: int) -> str:
 def _effect(row: Any, content: str | None) -> Effect:
     return Effect(
         name=row.name,
+        started_at=row.started_at,
         starts=row.starts,
         outcome=None if row.outcome is None else json.loads(row.outcome),
         message=None if content is None else json.loads(content),

@@ -167,6 +167,11 @@ class Agent:
         return self._provider or provider_for(self.model or "")
 
     @property
+    def has_own_provider(self) -> bool:
+        """Whether a provider object was given, so that the model's prefix names none."""
+        return self._provider is not None
+
+    @property
     def request_model(self) -> str:
         """The model's name as the provider knows it."""
         if self._provider is not None:

@@ -9,6 +9,7 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.activities.spans import current_traceparent
 from perdure.activities.wire import UPDATE_INPUT, WORKFLOW
 from perdure.checkpoint_bridge.errors import SessionConflictError
 from perdure.checkpoint_bridge.sql_store import session_not_found
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _TRIES = 50
 _PAUSE = 0.1
 _TITLE_LENGTH = 60
-_OF_A_RESUME = {"agent", "session_id", "input", "workflow_id_prefix"}
+_OF_A_RESUME = {"agent", "session_id", "input", "workflow_id_prefix", "traceparent"}
 
 
 class SessionRuns:
@@ -82,6 +83,9 @@ class SessionRuns:
         session_id = request["session_id"]
         if self.prefix:
             request["workflow_id_prefix"] = self.prefix
+        traceparent = current_traceparent()
+        if traceparent:
+            request["traceparent"] = traceparent
         for _ in range(_TRIES):
             try:
                 started = await self.temporal.start_workflow(

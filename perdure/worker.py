@@ -22,6 +22,7 @@ from perdure.checkpoint_bridge.sql_store import SqlStore
 from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal
 from perdure.encryption import encrypting, is_private, resolve
 from perdure.private_logs import without_content
+from perdure.telemetry import observing
 from perdure.workflows.agent_workflow import AgentWorkflow
 
 if TYPE_CHECKING:
@@ -133,8 +134,9 @@ async def serving(
     try:
         with without_content() if private else contextlib.nullcontext():
             # Around the worker: what its last calls save is mirrored too.
-            async with mirroring(store, mirrors), worker:
-                yield worker
+            async with mirroring(store, mirrors) as active, worker:
+                with observing(store, active):
+                    yield worker
     finally:
         await aclose_providers()
         # Nobody can stop a thread: a plain tool that hangs must not keep its worker alive.

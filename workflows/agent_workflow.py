@@ -135,6 +135,7 @@ class AgentWorkflow:
                     metadata=asked.metadata,
                     max_steps=asked.max_steps,
                     claim=asked.claim,
+                    traceparent=asked.traceparent,
                     execution_id=workflow.info().run_id,
                 ),
                 result_type=RunFacts,

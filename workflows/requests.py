@@ -36,6 +36,7 @@ _REQUEST_KEYS = {
     "max_steps",
     "workflow_id_prefix",
     "claim",
+    "traceparent",
 }
 _JOINING_KEYS = ("agent", "business_state", "metadata", "max_steps")
 _WAIT = "Wait for the run's end, or send the input alone."
@@ -91,6 +92,7 @@ def read_request(value: Any, workflow_id: str) -> RunRequest:
         max_steps=max_steps,
         workflow_id_prefix=prefix,
         claim=_optional_text(request, "claim"),
+        traceparent=_optional_text(request, "traceparent") or "",
     )
 
 

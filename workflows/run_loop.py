@@ -128,6 +128,7 @@ class RunLoop:
             agent=self.agent,
             through_seq=self.log.head,
             step=step,
+            trace=self.facts.trace,
         )
         turn = await model_dispatch.ask(task, self.facts)
         self.facts.step = step
@@ -266,6 +267,7 @@ class RunLoop:
             recovery=policy.recovery,
             confirmed=plan.confirmed,
             digest=plan.digest if plan.reason is None else None,
+            trace=self.facts.trace,
         )
         return await run_call(plan, task, policy, activity_id, on_crash=self.facts.on_crash)
 

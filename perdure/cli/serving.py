@@ -91,6 +91,7 @@ def worker(
     Calls in flight may finish; a second Ctrl-C ends at once.
     """
     set_up_logs(log_level)
+    export_telemetry()
     rollout = Rollout(deployment, build_id, pinned, grace, ready_file)
     agents = load_agents(app, show_traceback=show_traceback)
     where = Where(store, temporal, namespace, task_queue, tuple(mirrors or ()))
@@ -115,6 +116,7 @@ def dev(
     Temporal's state is kept in .perdure/ of the current directory.
     """
     set_up_logs(log_level)
+    export_telemetry()
     agents = load_agents(app, show_traceback=show_traceback)
     where = Where(store, task_queue=task_queue, mirrors=tuple(mirrors or ()))
     asyncio.run(_develop(agents, where, ephemeral=ephemeral))
@@ -141,6 +143,17 @@ def set_up_logs(level: str) -> None:
     # Both tell at info what they do all the time; a worker's log is about runs.
     for name in ("alembic", "httpx"):
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.root.level))
+
+
+def export_telemetry() -> None:
+    """Send traces and metrics where OpenTelemetry's environment variables say so.
+
+    Raises:
+        ConfigurationError: they name what is not installed.
+    """
+    from perdure.telemetry import export_from_environment
+
+    export_from_environment()
 
 
 def _short_failure(record: logging.LogRecord) -> bool:

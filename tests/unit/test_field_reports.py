@@ -15,7 +15,6 @@ ROWS = set(range(1, 39))
 LATER = {
     16: "sub-agents",
     32: "streaming",
-    33: "traces",
 }
 """Rows about what is not there yet, and what they wait for; nothing else may be missing."""
 

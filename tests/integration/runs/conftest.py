@@ -123,11 +123,11 @@ class Bench:
         return gate
 
     @contextlib.asynccontextmanager
-    async def serving(self, *agents: Agent) -> AsyncIterator[Worker]:
+    async def serving(self, *agents: Agent, **options: Any) -> AsyncIterator[Worker]:
         """A worker with a store of its own, as another process would have."""
         async with (
             SqlStore(self.store_url) as store,
-            serving(self.temporal, agents, store, task_queue=self.queue) as worker,
+            serving(self.temporal, agents, store, task_queue=self.queue, **options) as worker,
         ):
             yield worker
 
