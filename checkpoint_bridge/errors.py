@@ -178,6 +178,21 @@ class SessionFormatUnsupportedError(PerdureError):
 
     code = "PERDURE_SESSION_FORMAT_UNSUPPORTED"
     hint = "Nothing was changed; `perdure export --raw` gives what is stored."
+    _facts = ("type", "seq")
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        type: str | None = None,  # noqa: A002 - the envelope's word
+        seq: int | None = None,
+        code: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.type = type
+        """Of the event that is not known, where it is one event."""
+        self.seq = seq
 
 
 class SessionLogCorruptError(PerdureError):

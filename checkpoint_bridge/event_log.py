@@ -22,6 +22,7 @@ from perdure.checkpoint_bridge.events import (
     StoredEvent,
     encode,
 )
+from perdure.checkpoint_bridge.notices import tell_followers
 from perdure.checkpoint_bridge.schema import approvals, blobs, events, logs, saves, sessions
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ def append(
         values["approval_id"] = new_saves[-1].approval_id
     changes = {f"new_{name}": value for name, value in values.items()}
     connection.execute(_UPDATE, {"key": batch.session_id, **changes})
+    tell_followers(connection, batch.log_id, row.followed_until)
     return end
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from perdure.checkpoint_bridge.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -25,6 +27,7 @@ ASSISTANT_MESSAGE = "assistant/message"
 ASSISTANT_ATTEMPT = "assistant/attempt"
 TOOL_CALL = "tool/call"
 TOOL_RESULT = "tool/result"
+REQUEST_HEADER = "request/header"
 END_SEED = "session/end-seed"
 TRANSCRIPT_DELTA = "transcript_delta"
 APPROVAL_REQUESTED = "approval/requested"
@@ -46,6 +49,17 @@ SESSION_CLEARED = "session/cleared"
 RUN_DISCARDED = "run/discarded"
 """Ours: somebody gave the unfinished run up; the next input starts a new one."""
 
+VOCABULARY = frozenset(
+    {
+        *(TURN_START, TURN_END, STEP_START, STEP_END),
+        *(USER_MESSAGE, SYSTEM_MESSAGE, ASSISTANT_MESSAGE, ASSISTANT_ATTEMPT),
+        *(TOOL_CALL, TOOL_RESULT, REQUEST_HEADER, TRANSCRIPT_DELTA),
+        *(APPROVAL_REQUESTED, APPROVAL_DECIDED, APPROVAL_GRANTED, AGENT_DRIFT, BUSINESS_STATE),
+        *(CHECKPOINT_SET, SESSION_CLEARED, SESSION_ENDED, RUN_DISCARDED, END_SEED),
+    }
+)
+"""All types that this version writes. Of another one it only knows what ``ignorable`` says."""
+
 BULK = {
     USER_MESSAGE: "message",
     SYSTEM_MESSAGE: "message",
@@ -53,6 +67,7 @@ BULK = {
     TOOL_RESULT: "message",
     TRANSCRIPT_DELTA: "append",
     CHECKPOINT_SET: "fields",
+    REQUEST_HEADER: "config",
 }
 """For each type that carries content: the key of ``data`` that holds it."""
 
@@ -127,8 +142,14 @@ class Event:
 
 
 def dump(value: Any) -> str:
-    """JSON as the store keeps it: ASCII, no spaces, keys sorted, so equal values are equal text."""
-    return json.dumps(value, ensure_ascii=True, separators=(",", ":"), sort_keys=True)
+    """JSON as the store keeps it: ASCII, no spaces, keys sorted, so equal values are equal text.
+
+    Raises:
+        ValueError: a number is NaN or infinite, which no JSON can say.
+    """
+    return json.dumps(
+        value, ensure_ascii=True, allow_nan=False, separators=(",", ":"), sort_keys=True
+    )
 
 
 def iso(time_ms: int) -> str:
@@ -180,7 +201,18 @@ def encode(event: NewEvent) -> StoredEvent:
 
     The digest covers type, data and content, but not the time: a workflow task that runs again
     announces the same thing at a later moment, and that must count as the same event.
+
+    Raises:
+        ConfigurationError: it holds what no JSON can say; nothing of it is stored.
     """
+    try:
+        return _encode(event)
+    except (TypeError, ValueError, RecursionError) as error:
+        msg = f"A {event.type} cannot be stored as JSON: {error}"
+        raise ConfigurationError(msg, field="data") from error
+
+
+def _encode(event: NewEvent) -> StoredEvent:
     bulk = BULK.get(event.type)
     blob = None
     ref = event.ref

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint_bridge import events as ev
+from perdure.checkpoint_bridge.errors import SessionFormatUnsupportedError
 from perdure.checkpoint_bridge.spans import COMPLETED, Spans
 from perdure.checkpoint_bridge.surface import surface_message
 from perdure.checkpoint_bridge.usage import (
@@ -119,11 +120,18 @@ class SessionState:
         return other
 
     def fold(self, events: Iterable[Event]) -> SessionState:
-        """Apply events in order; returns itself."""
+        """Apply events in order; returns itself.
+
+        Raises:
+            SessionFormatUnsupportedError: an event's type is not known and says nothing of being
+                ignorable: what it means for the history cannot be told.
+        """
         for event in events:
             handler = _HANDLERS.get(event.type)
             if handler is not None:
                 getattr(self, handler)(event.data, event.seq)
+            elif event.type not in ev.VOCABULARY and not event.ignorable:
+                raise _unknown(event)
             self.through = event.seq + 1
         return self
 
@@ -316,6 +324,14 @@ class SessionState:
                 self._new_calls(seq, at if message.get("toolCalls") else -1)
                 return
         self._new_calls(seq, -1)
+
+
+def _unknown(event: Event) -> SessionFormatUnsupportedError:
+    msg = (
+        f"The event at sequence {event.sequence} is of a type that this version of perdure does "
+        f"not know: {event.type}."
+    )
+    return SessionFormatUnsupportedError(msg, type=event.type, seq=event.seq)
 
 
 def spent(events: Iterable[Event], *, own: bool = True, attempts: bool = True) -> dict[str, Any]:

@@ -72,6 +72,7 @@ sessions = Table(
     Column("header", Text, nullable=False, doc="JSON of what never changes; see headers.py."),
     Column("turn_sequence", BigInteger, nullable=False, doc="Of the newest turn/start; 0: none."),
     Column("emitted", BigInteger, nullable=False, doc="Bytes that tools emitted in this turn."),
+    Column("followed_until", BigInteger, nullable=False, doc="Until then appends are told."),
     Index("perdure_sessions_by_activity", "updated_at"),
 )
 

@@ -56,6 +56,8 @@ class SessionRow:
     """Sequence of the newest ``turn/start``; 0 while there is none."""
     emitted: int = 0
     """Bytes of events that tools have emitted in that turn."""
+    followed_until: int = 0
+    """Unix milliseconds until which somebody wants to be told of appends (PostgreSQL)."""
 
     @property
     def is_busy(self) -> bool:

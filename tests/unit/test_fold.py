@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from perdure.checkpoint_bridge import events as ev
+from perdure.checkpoint_bridge.errors import SessionFormatUnsupportedError
 from perdure.checkpoint_bridge.events import (
     INLINE_LIMIT,
     Event,
@@ -276,11 +277,13 @@ def test_a_cleared_session_begins_anew():
     assert fold(*save_of(RECORD), NewEvent(ev.SESSION_CLEARED, {})).raw is None
 
 
-def test_unknown_events_count_and_change_nothing():
+def test_unknown_events_that_may_be_ignored_count_and_change_nothing():
     state = fold(start(), user("Hi"))
     before = json.dumps(record_of(state))
-    state = fold(NewEvent("later/thing", {"a": 1}), onto=state)
+    state.fold([Event(2, "later/thing", 1, {"a": 1}, ignorable=True)])
     assert (json.dumps(record_of(state)), state.through) == (before, 3)
+    with pytest.raises(SessionFormatUnsupportedError, match="sequence 4 .* later/other"):
+        state.fold([Event(3, "later/other", 1, {})])
 
 
 LOG = [

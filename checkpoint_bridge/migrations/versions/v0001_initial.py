@@ -183,6 +183,7 @@ def upgrade() -> None:
         sa.Column("header", sa.Text(), nullable=False),
         sa.Column("turn_sequence", sa.BigInteger(), nullable=False),
         sa.Column("emitted", sa.BigInteger(), nullable=False),
+        sa.Column("followed_until", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(
             ["log_id"],
             ["perdure_logs.id"],
