@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from perdure.checkpoint_bridge import events as ev
-from perdure.checkpoint_bridge.errors import SessionFormatUnsupportedError
+from perdure.checkpoint_bridge.errors import ConfigurationError, SessionFormatUnsupportedError
 from perdure.checkpoint_bridge.events import (
     INLINE_LIMIT,
     Event,
@@ -282,7 +282,7 @@ def test_unknown_events_that_may_be_ignored_count_and_change_nothing():
     before = json.dumps(record_of(state))
     state.fold([Event(2, "later/thing", 1, {"a": 1}, ignorable=True)])
     assert (json.dumps(record_of(state)), state.through) == (before, 3)
-    with pytest.raises(SessionFormatUnsupportedError, match="sequence 4 .* later/other"):
+    with pytest.raises(SessionFormatUnsupportedError, match=r"sequence 4 .* later/other"):
         state.fold([Event(3, "later/other", 1, {})])
 
 
@@ -330,10 +330,22 @@ def test_a_fold_changes_no_event():
 # -- rows ----------------------------------------------------------------------------------------
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=10,
 )
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), b"bytes", {1, 2}])
+@pytest.mark.parametrize("kind", [ev.USER_MESSAGE, "app/progress"])
+def test_f18_what_json_cannot_say_is_refused(kind, odd):
+    for data in ({"message": {"content": odd}}, {"message": {}, "more": [odd]}):
+        with pytest.raises(ConfigurationError, match=f"A {kind} cannot be stored as JSON"):
+            encode(NewEvent(kind, data))
 
 
 @given(st.sampled_from(sorted(ev.BULK)), JSON, JSON, st.booleans())
