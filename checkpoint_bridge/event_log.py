@@ -13,7 +13,7 @@ from sqlalchemy import and_, bindparam, delete, false, insert, or_, select, upda
 
 from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.blobs import put_blob
-from perdure.checkpoint_bridge.errors import LogConflictError
+from perdure.checkpoint_bridge.errors import LogConflictError, SessionLogCorruptError
 from perdure.checkpoint_bridge.events import (
     Event,
     NewEvent,
@@ -405,11 +405,16 @@ def _event(row: Any, log_id: int) -> Event:
     if row.origin is not None:
         kind, _, sequence = row.origin.partition(":")
         origin = Origin(kind, int(sequence))
+    try:
+        data = ev.decode(row.type, row.data, row.content)
+    except (TypeError, ValueError, KeyError) as error:
+        msg = f"Event {row.seq} of log {row.log_id} is damaged: {error}"
+        raise SessionLogCorruptError(msg) from error
     return Event(
         row.seq,
         row.type,
         row.time_ms,
-        ev.decode(row.type, row.data, row.content),
+        data,
         origin,
         ignorable=row.ignorable,
         inherited=row.log_id != log_id,

@@ -45,6 +45,14 @@ logs = Table(
         doc="The log whose beginning this one shares (a fork).",
     ),
     Column("inherited", BigInteger, nullable=False, doc="Events that are the parent's."),
+    Column(
+        "older_id",
+        BigInteger,
+        ForeignKey("perdure_logs.id"),
+        nullable=True,
+        index=True,
+        doc="The log in an older format that this one was made of.",
+    ),
     sqlite_autoincrement=True,
 )
 

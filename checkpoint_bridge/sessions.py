@@ -199,13 +199,13 @@ def delete_session(connection: Connection, row: SessionRow) -> None:
         refs = _refs(connection, effects, row.log_id) if table is effects else []
         connection.execute(delete(table).where(table.c.log_id == row.log_id))
         drop_unused(connection, refs)
-    log_id: int | None = row.log_id
-    while log_id is not None:
-        log_id = _shrink_log(connection, log_id)
+    left = [row.log_id]
+    while left:
+        left.extend(_shrink_log(connection, left.pop()))
 
 
-def _shrink_log(connection: Connection, log_id: int) -> int | None:
-    """Drop what no session needs of a log without a session; returns the next log to look at."""
+def _shrink_log(connection: Connection, log_id: int) -> list[int]:
+    """Drop what no session needs of a log without a session; returns the next logs to look at."""
     _lock_log(connection, log_id)
     used = connection.scalar(select(func.max(logs.c.inherited)).where(logs.c.parent_id == log_id))
     rest = events.c.seq >= used if used is not None else None
@@ -214,14 +214,20 @@ def _shrink_log(connection: Connection, log_id: int) -> int | None:
     connection.execute(drop if rest is None else drop.where(rest))
     drop_unused(connection, refs)
     if used is not None:
-        return None
-    parent: int | None = connection.scalar(select(logs.c.parent_id).where(logs.c.id == log_id))
+        return []
+    below = connection.execute(
+        select(logs.c.parent_id, logs.c.older_id).where(logs.c.id == log_id)
+    ).one()
     connection.execute(delete(logs).where(logs.c.id == log_id))
-    if parent is None:
-        return None
-    _lock_log(connection, parent)
-    owner = connection.scalar(select(sessions.c.session_id).where(sessions.c.log_id == parent))
-    return parent if owner is None else None
+    return [other for other in below if other is not None and _is_left(connection, other)]
+
+
+def _is_left(connection: Connection, log_id: int) -> bool:
+    """Whether a log is no session's, nor what a session's log was made of."""
+    _lock_log(connection, log_id)
+    owner = select(sessions.c.log_id).where(sessions.c.log_id == log_id)
+    newer = select(logs.c.id).where(logs.c.older_id == log_id)
+    return connection.execute(owner.union_all(newer)).first() is None
 
 
 def _lock_log(connection: Connection, log_id: int) -> None:

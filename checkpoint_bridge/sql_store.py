@@ -25,11 +25,13 @@ from perdure.checkpoint_bridge.event_log import Batch, append, newest_saves, rea
 from perdure.checkpoint_bridge.events import Event, NewEvent
 from perdure.checkpoint_bridge.fold import SessionState
 from perdure.checkpoint_bridge.fork import ForkPatch, apply_patch
+from perdure.checkpoint_bridge.formats import CURRENT, LogFormats
 from perdure.checkpoint_bridge.pruning import Prunable
 from perdure.checkpoint_bridge.record_events import record_events
 from perdure.checkpoint_bridge.stable_json import copy_json
 from perdure.checkpoint_bridge.store import DEFAULT_HISTORY_LIMIT, check_history_limit, no_such_step
 from perdure.checkpoint_bridge.stored import entry_record, now_ms
+from perdure.checkpoint_bridge.upgrading import Versioned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +48,7 @@ _CACHED_UIDS = 10_000
 _TRIES = 20
 
 
-class SqlStore(Prunable):
+class SqlStore(Prunable, Versioned):
     """Sessions in SQLite or PostgreSQL.
 
     It is a documented ``CheckpointStore`` with history; the runs themselves write events, and
@@ -56,6 +58,7 @@ class SqlStore(Prunable):
         url: ``sqlite:///FILE``, ``postgresql://…`` or ``sqlite://`` (in memory).
         history_limit: how many saves ``history`` keeps for a session; 0 keeps none.
         create: make the SQLite file when it is missing; ``"late"``: at the first write.
+        formats: which formats of logs it reads (for tests of steps from one to the next).
 
     Raises:
         ConfigurationError: the address or the limit is wrong.
@@ -67,9 +70,11 @@ class SqlStore(Prunable):
         *,
         history_limit: int = DEFAULT_HISTORY_LIMIT,
         create: bool | Literal["late"] = True,
+        formats: LogFormats = CURRENT,
     ) -> None:
         self.history_limit = check_history_limit(history_limit)
         self.database = Database(url, create=create)
+        self.formats = formats
         self._states: OrderedDict[int, SessionState] = OrderedDict()
         self._uids: dict[int, str] = {}
         self.on_save: set[Callable[[int], object]] = set()
@@ -126,6 +131,9 @@ class SqlStore(Prunable):
     async def load(self, session_id: str) -> Checkpoint | None:
         """The newest checkpoint of a session, or ``None``."""
         row, kept = await self.database.read(_row_and_saves, session_id, 1)
+        if row is not None and row.version != self.formats.version:
+            await self.session(session_id)  # brings its log to the current format
+            row, kept = await self.database.read(_row_and_saves, session_id, 1)
         if row is None or not row.has_checkpoint or not kept:
             return None
         try:
@@ -140,6 +148,7 @@ class SqlStore(Prunable):
         count = self.history_limit if limit is None else min(limit, self.history_limit)
         if count <= 0:
             return []
+        await self.session(session_id)  # its log has the current format then
         kept, log = await self.database.read(_saves_and_events, session_id, count)
         state = SessionState()
         entries = []
@@ -164,10 +173,6 @@ class SqlStore(Prunable):
         )
 
     # -- sessions and the log ----------------------------------------------------------------
-
-    async def session(self, session_id: str) -> SessionRow | None:
-        """A session's row, or ``None``."""
-        return await self.database.read(sessions.find_session, session_id)
 
     async def sessions(
         self, *, limit: int | None = None, status: str | None = None, **more: Any
@@ -379,6 +384,7 @@ class SqlStore(Prunable):
             CheckpointNotFoundError: the history keeps no such step.
             ConfigurationError: the new id is taken, or the patch does not fit.
         """
+        await self.session(session_id)  # its log has the current format then
         source, kept = await self.database.read(_row_and_saves, session_id, self.history_limit)
         save = next((save for save in kept if save.step == from_step), None)
         if source is None or save is None:

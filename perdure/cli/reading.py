@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.cli import exits
 from perdure.cli.options import (
     DEFAULT_STORE,
@@ -208,6 +209,12 @@ def export(
     whole_history: Annotated[
         bool, typer.Option("--history", help="All saves that are kept, newest first.")
     ] = False,
+    raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw", help="All that is stored, undecoded, also of a damaged or newer log."
+        ),
+    ] = False,
     to: Annotated[
         str | None,
         typer.Option(
@@ -223,6 +230,11 @@ def export(
 
     With --to, all saves that are kept go there, and only those that are not there yet.
     """
+    if raw:
+        if to is not None or whole_history:
+            msg = "--raw is for itself: it prints what is stored, not a checkpoint."
+            raise ConfigurationError(msg, field="--raw")
+        return _export_raw(store, session)
     if to is not None:
         from perdure.cli.moving import export_to
 
@@ -237,6 +249,16 @@ def export(
         return (await _checkpoint(opened, session)).to_json()
 
     print_json(_read(store, read))
+    return exits.DONE
+
+
+def _export_raw(store: str, session_id: str) -> int:
+    from perdure.checkpoint_bridge.sql_store import session_not_found
+
+    found = _read(store, lambda opened: opened.raw(session_id))
+    if found is None:
+        raise session_not_found(session_id)
+    print_json(found)
     return exits.DONE
 
 

@@ -151,10 +151,15 @@ class Sessions:
     async def open(self, session_id: str) -> Session:
         """The session object of a session that there is; its ``cached`` record is fresh.
 
+        Its log is brought to the current format, and compared with its digests.
+
         Raises:
             SessionNotFoundError: the store has no such session.
+            SessionFormatUnsupportedError: its log is of a version that this one does not read.
+            SessionLogCorruptError: its log is damaged.
         """
         session = self.get(session_id)
+        await self._client.store.verify(session_id)
         await session.info()
         return session
 

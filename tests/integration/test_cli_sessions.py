@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -70,3 +72,22 @@ def test_f95_forks_of_the_log(url: str, capsys: pytest.CaptureFixture[str]) -> N
     assert told(capsys, *fork, "--append-input", "More")[0] == 2
     code, _, said = told(capsys, *fork, "--from-step", "9")
     assert (code, "boundary" in said) == (2, True)
+
+
+def test_f101_what_is_stored_can_always_be_had(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = url.removeprefix("sqlite:///")
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE perdure_sessions SET version = 99 WHERE session_id = 'a'")
+        connection.execute("UPDATE perdure_events SET data = '{' WHERE log_id = 2 AND seq = 1")
+    code, _, said = told(capsys, "show", "a", "--store", url)
+    assert (code, "[PERDURE_SESSION_FORMAT_UNSUPPORTED]" in said) == (1, True)
+    code, _, said = told(capsys, "events", "b", "--store", url)
+    assert (code, "[PERDURE_SESSION_LOG_CORRUPT]" in said) == (1, True)
+    for session_id in ("a", "b"):
+        code, found, _ = told(capsys, "export", session_id, "--raw", "--store", url)
+        assert (code, found["session"]["session_id"]) == (0, session_id)
+        assert len(found["events"]) == 4
+    assert told(capsys, "export", "a", "--raw", "--history", "--store", url)[0] == 2
+    assert told(capsys, "export", "nope", "--raw", "--store", url)[0] == 2

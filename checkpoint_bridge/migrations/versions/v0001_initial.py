@@ -32,6 +32,11 @@ def upgrade() -> None:
         sa.Column("uid", sa.String(length=32), nullable=False),
         sa.Column("parent_id", sa.BigInteger(), nullable=True),
         sa.Column("inherited", sa.BigInteger(), nullable=False),
+        sa.Column("older_id", sa.BigInteger(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["older_id"],
+            ["perdure_logs.id"],
+        ),
         sa.ForeignKeyConstraint(
             ["parent_id"],
             ["perdure_logs.id"],
@@ -40,6 +45,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("uid"),
         sqlite_autoincrement=True,
     )
+    op.create_index(op.f("ix_perdure_logs_older_id"), "perdure_logs", ["older_id"], unique=False)
     op.create_index(op.f("ix_perdure_logs_parent_id"), "perdure_logs", ["parent_id"], unique=False)
     op.create_table(
         "perdure_approvals",

@@ -1,0 +1,189 @@
+"""Logs of other formats, and damaged ones: told apart, never read wrong, never changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+
+from perdure.checkpoint_bridge import SqlStore, events as ev
+from perdure.checkpoint_bridge.errors import (
+    SessionFormatUnsupportedError,
+    SessionLogCorruptError,
+)
+from perdure.checkpoint_bridge.events import NewEvent
+from perdure.checkpoint_bridge.formats import CURRENT, LogFormats
+from perdure.checkpoint_bridge.headers import SESSION_FORMAT_VERSION, SessionHeader
+from perdure.checkpoint_bridge.schema import events, sessions
+
+
+def to_2(type_: str, data: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Format 1 of these tests calls a user's message by another name."""
+    return (ev.USER_MESSAGE if type_ == "user/said" else type_), data
+
+
+def to_3(type_: str, data: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Format 2 has its text alone."""
+    if type_ == ev.USER_MESSAGE and "text" in data:
+        return type_, {"message": {"role": "user", "content": data["text"]}}
+    return type_, data
+
+
+FORMATS = LogFormats(3, {1: to_2, 2: to_3})
+
+
+def stored(connection, log_id=None):
+    query = select(events).order_by(events.c.log_id, events.c.seq)
+    if log_id is not None:
+        query = query.where(events.c.log_id == log_id)
+    return [tuple(row) for row in connection.execute(query)]
+
+
+async def old_session(store, begin, make):
+    """A session of format 1, whose second message is as that format had it."""
+    run = await begin(store)
+    await run.turn("look", size=make.large)
+    await run.append(NewEvent("user/said", {"text": "And now?"}))
+    await run.turn("see")
+    await run.finish("Done.")
+    return run
+
+
+def set_version(connection, session_id, version):
+    where = sessions.c.session_id == session_id
+    connection.execute(update(sessions).where(where).values(version=version))
+
+
+def damage(connection, seq):
+    where = events.c.seq == seq
+    connection.execute(update(events).where(where).values(digest="0" * 64))
+
+
+async def test_f102_an_older_log_goes_through_all_steps(store, begin, make, sql_url, rows):
+    run = await old_session(store, begin, make)
+    before = await store.database.read(stored)
+    uid = await store.log_uid(run.log_id)
+    async with SqlStore(sql_url, formats=FORMATS) as newer:
+        row = await newer.session("trip")
+        assert (row.version, SessionHeader.of(row).version) == (3, 3)
+        said = [m["content"] for m in (await newer.load("trip")).to_json()["messages"]]
+        assert [text for text in said if text in ("Plan my trip", "And now?", "Done.")] == [
+            "Plan my trip",
+            "And now?",
+            "Done.",
+        ]
+        log = await newer.events("trip")
+        assert [each.seq for each in log] == list(range(run.head))
+        assert len(await newer.history("trip")) == 5
+        # What was there is there as it was, and idempotency keys are the same.
+        assert await newer.database.read(stored, run.log_id) == before
+        assert await newer.log_uid(row.log_id) == uid
+        await newer.verify("trip")
+        # It goes on, can be forked, and goes with all that it was made of.
+        again = await begin(newer, "trip", "run-2")
+        await again.finish("More.")
+        fork_id, _ = await newer.fork("trip", from_step=1)
+        assert (await newer.session(fork_id)).version == 3
+        await newer.delete("trip")
+        assert [m["content"] for m in (await newer.load(fork_id)).to_json()["messages"]][-1]
+        await newer.delete(fork_id)
+    assert rows() == {}
+
+
+async def test_f102_forks_of_an_older_log_keep_their_beginning(store, begin, make, sql_url, rows):
+    await old_session(store, begin, make)
+    await store.fork("trip", from_step=2)
+    old = [(e.seq, e.time_ms) for e in await store.events("trip.fork-1")]
+    async with SqlStore(sql_url, formats=FORMATS) as newer:
+        await newer.session("trip")
+        assert [(e.seq, e.time_ms) for e in await newer.events("trip.fork-1")] == old
+        await newer.delete("trip.fork-1")
+        assert len(await newer.events("trip")) == 9
+        await newer.delete("trip")
+    assert rows() == {}
+
+
+async def test_f102_a_step_that_fails_publishes_nothing(store, begin, make, sql_url):
+    await old_session(store, begin, make)
+    before = await store.database.read(stored)
+
+    def broken(type_: str, data: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        if type_ == ev.TURN_END:
+            raise KeyError("reason")
+        return type_, data
+
+    async with SqlStore(sql_url, formats=LogFormats(3, {1: to_2, 2: broken})) as newer:
+        with pytest.raises(SessionLogCorruptError, match="from format 1 to 3"):
+            await newer.load("trip")
+    row = await store.session("trip")
+    assert row.version == 1
+    assert await store.database.read(stored) == before
+
+
+async def test_f102_a_running_session_is_not_brought_over(store, begin, sql_url):
+    await begin(store)
+    async with SqlStore(sql_url, formats=FORMATS) as newer:
+        with pytest.raises(SessionFormatUnsupportedError, match="a run of it goes on"):
+            await newer.session("trip")
+
+
+def test_f102_steps_have_no_gap():
+    assert CURRENT.version == SESSION_FORMAT_VERSION
+    for steps in ({1: to_2}, {1: to_2, 3: to_3}, {2: to_2, 3: to_3}):
+        with pytest.raises(ValueError, match="gap"):
+            LogFormats(3, steps)
+
+
+async def test_f101_newer_and_damaged_are_told_apart(store, begin, make, sql_url):
+    for session_id in ("trip", "newer"):
+        run = await begin(store, session_id)
+        await run.turn("look", size=make.large)
+        await run.finish()
+    await store.database.write(set_version, "newer", 99)
+    before = await store.database.read(stored)
+    reads = (store.session, store.load, store.history, store.events, store.verify)
+    for read in reads:
+        with pytest.raises(SessionFormatUnsupportedError, match="newer version of perdure"):
+            await read("newer")
+    with pytest.raises(SessionFormatUnsupportedError):
+        await begin(store, "newer", "run-2")
+    with pytest.raises(SessionFormatUnsupportedError):
+        await store.fork("newer", from_step=1)
+    assert await store.database.read(stored) == before
+    await store.database.write(set_version, "newer", 0)
+    with pytest.raises(SessionFormatUnsupportedError, match="older than any"):
+        await store.load("newer")
+    await store.verify("trip")
+    await store.database.write(damage, 3)
+    with pytest.raises(SessionLogCorruptError, match="damaged at event 3"):
+        await store.verify("trip")
+    for session_id in ("trip", "newer"):
+        raw = await store.raw(session_id)
+        assert raw["session"]["session_id"] == session_id
+        assert [each["seq"] for each in raw["events"]] == list(range(raw["session"]["head"]))
+    assert raw["session"]["version"] == 0
+    assert (await store.raw("trip"))["events"][3]["digest"] == "0" * 64
+    assert await store.raw("nope") is None
+    # They can be deleted.
+    await store.delete("newer")
+    assert [row.session_id for row in await store.sessions()] == ["trip"]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("data", "{"), ("data", "{}"), ("type", "turn/end"), ("seq", 400)]
+)
+async def test_f101_any_damage_is_found(store, begin, make, column, value):
+    run = await begin(store)
+    await run.turn("look")
+
+    def change(connection):
+        connection.execute(update(events).where(events.c.seq == 1).values({column: value}))
+
+    await store.database.write(change)
+    store._states.clear()
+    with pytest.raises(SessionLogCorruptError):
+        await store.verify("trip")
+    if value == "{":
+        with pytest.raises(SessionLogCorruptError):
+            await store.events("trip")
