@@ -24,7 +24,7 @@ from perdure.activities.planning import arguments_digest, parse_arguments
 from perdure.activities.wire import ACTIVITY_TOOL, AMBIGUOUS, ASK, ToolOutcome, ToolTask
 from perdure.checkpoint_bridge import tool_errors
 from perdure.checkpoint_bridge.errors import PropagatingToolError
-from perdure.checkpoint_bridge.ledger import EffectId
+from perdure.checkpoint_bridge.ledger import EffectId, idempotency_key
 from perdure.checkpoint_bridge.redaction import redact, safe_text
 from perdure.checkpoint_bridge.tool_errors import tool_error_result
 from perdure.checkpoint_bridge.tool_results import error_result, result, unknown_outcome
@@ -165,8 +165,7 @@ class ToolCall(Deps):
             session_id=task.session_id,
             run_id=task.run_id,
             tool_call_id=task.call_id,
-            # The log's random id keeps keys apart when a session starts over under its old id.
-            idempotency_key=f"{task.session_id}:{log_uid[:12]}:{task.seq}.{task.index}",
+            idempotency_key=idempotency_key(task.session_id, log_uid, task.seq, task.index),
             attempt=effect.starts,
             logger=logger,
             beat=_beat_from_anywhere(),

@@ -36,6 +36,14 @@ class EffectId:
     index: int
 
 
+def idempotency_key(session_id: str, log_uid: str, seq: int, index: int) -> str:
+    """The key of a call: the same at every attempt, and of no other call anywhere.
+
+    The log's random id keeps keys apart when a session starts over under its old id.
+    """
+    return f"{session_id}:{log_uid[:12]}:{seq}.{index}"
+
+
 @dataclass(slots=True)
 class Effect:
     """A row of the ledger."""

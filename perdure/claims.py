@@ -18,6 +18,8 @@ from perdure.checkpoint_bridge.errors import (
     SessionAwaitingApprovalError,
     SessionBusyError,
     SessionConflictError,
+    SessionEndedError,
+    SessionExistsError,
     SessionIdInvalidError,
     SessionNotFoundError,
 )
@@ -36,6 +38,8 @@ NOT_ADMITTED = (
     SessionAwaitingApprovalError,
     SessionBusyError,
     SessionConflictError,
+    SessionEndedError,
+    SessionExistsError,
     SessionIdInvalidError,
     SessionNotFoundError,
 )

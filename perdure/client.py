@@ -142,6 +142,39 @@ class Client:
         max_steps: int | None = None,
     ) -> RunHandle:
         """Start a run and return at once. Arguments and errors are those of :meth:`execute`."""
+        return await self.begin(
+            agent,
+            input,
+            session_id=session_id,
+            business_state=business_state,
+            metadata=metadata,
+            max_steps=max_steps,
+        )
+
+    async def begin(
+        self,
+        agent: str,
+        input: str | list[dict[str, Any]],  # noqa: A002 - the format's word
+        *,
+        session_id: str | None = None,
+        business_state: Any = UNSET,
+        metadata: dict[str, Any] | None = None,
+        max_steps: int | None = None,
+        claim: str | None = None,
+        join: bool = True,
+    ) -> RunHandle:
+        """:meth:`start` for session objects.
+
+        Args:
+            agent: as all that is not named here, see :meth:`execute`.
+            input: of the run.
+            session_id: of the run.
+            business_state: of the run.
+            metadata: of the run.
+            max_steps: of the run.
+            claim: what the run is to be recognised by (:func:`.claims.claim_id`).
+            join: False: a run that goes on takes no input; ``SessionBusyError`` says so.
+        """
         messages = input_messages(input)
         if session_id is None:
             session_id, row = str(uuid.uuid4()), None
@@ -159,7 +192,9 @@ class Client:
             request["metadata"] = _bounded("metadata", metadata)
         if max_steps is not None:
             request["max_steps"] = max_steps
-        return await self._runs.start(request)
+        if claim is not None:
+            request["claim"] = claim
+        return await self._runs.start(request, join=join)
 
     async def resume(self, session_id: str) -> RunResult | None:
         """Finish an unfinished run or join the open one, and wait for its end or pause.
@@ -187,6 +222,10 @@ class Client:
     def handle(self, session_id: str, run_id: str) -> RunHandle:
         """The handle of a run that was started before, here or elsewhere."""
         return self._runs.handle(session_id, run_id)
+
+    async def claimed(self, session_id: str, claim: str) -> RunHandle | None:
+        """The newest run of a session, if it was started under a claim; else ``None``."""
+        return await self._runs.claimed(session_id, claim)
 
     async def running(self, session_id: str) -> RunHandle | None:
         """The run of a session that goes on (or waits) now, or ``None``."""

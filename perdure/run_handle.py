@@ -24,6 +24,7 @@ from perdure.checkpoint_bridge.errors import (
     error_from_wire,
 )
 from perdure.checkpoint_bridge.events import AWAITING_APPROVAL
+from perdure.checkpoint_bridge.turn_log import turn_starts
 from perdure.connection import rpc_failure
 from perdure.results import RunResult, result_of
 
@@ -99,6 +100,38 @@ class RunHandle:
             end.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await end
+
+    async def opened(self) -> int:
+        """Wait until the log has the start of the run's turn; returns its sequence.
+
+        Raises:
+            PerdureError: the run failed before it began a turn.
+        """
+        end = asyncio.ensure_future(self._workflow.result())
+        wait = _FIRST_LOOK
+        try:
+            while True:
+                over = end.done()
+                sequence = await self._turn()
+                if sequence is not None:
+                    return sequence
+                if over:
+                    await self._ended(end)
+                    msg = f"The run of session {self.session_id!r} ended before it began a turn."
+                    raise RunFailedError(msg)
+                await asyncio.wait({end}, timeout=wait)
+                wait = min(wait * 1.5, _LOOK_EVERY)
+        finally:
+            end.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await end
+
+    async def _turn(self) -> int | None:
+        row = await self._store.session(self.session_id)
+        if row is None:
+            return None
+        turns = await self._store.database.read(turn_starts, row.log_id, run_id=self.run_id)
+        return turns[0].sequence if turns else None
 
     async def cancel(self) -> None:
         """Ask the run to stop. Its session keeps what is finished and can be continued.

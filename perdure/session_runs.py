@@ -11,13 +11,17 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.spans import current_traceparent
 from perdure.activities.wire import UPDATE_INPUT, WORKFLOW
-from perdure.checkpoint_bridge.errors import SessionConflictError
+from perdure.checkpoint_bridge.errors import SessionBusyError, SessionConflictError
 from perdure.checkpoint_bridge.sql_store import session_not_found
 from perdure.connection import rpc_failure, update
 from perdure.run_handle import RunHandle, run_error
 
 if TYPE_CHECKING:
-    from temporalio.client import Client as TemporalClient, WorkflowHandle
+    from temporalio.client import (
+        Client as TemporalClient,
+        WorkflowExecutionDescription,
+        WorkflowHandle,
+    )
 
     from perdure.checkpoint_bridge.sql_store import SqlStore
 
@@ -25,6 +29,8 @@ _TRIES = 50
 _PAUSE = 0.1
 _TITLE_LENGTH = 60
 _OF_A_RESUME = {"agent", "session_id", "input", "workflow_id_prefix", "traceparent"}
+_CLAIM = "claim"
+"""Key of a run's memo: what it was started under, until its turn's start says it."""
 
 
 class SessionRuns:
@@ -50,19 +56,30 @@ class SessionRuns:
 
     async def running(self, session_id: str) -> RunHandle | None:
         """The run of a session that goes on (or waits) now, or ``None``."""
-        try:
-            found = await self.workflow(session_id).describe()
-        except RPCError as error:
-            if error.status == RPCStatusCode.NOT_FOUND and "amespace" not in error.message:
-                return None
-            raise rpc_failure(error, self.temporal) from error
-        if found.status is None or found.status.name != "RUNNING":
+        found = await self._describe(session_id)
+        if found is None or found.status is None or found.status.name != "RUNNING":
             return None
         self._check_type(session_id, found.workflow_type)
         info = found.raw_description.workflow_execution_info
         handle = self.handle(session_id, info.first_run_id or found.run_id)
         handle.execution = found.run_id
         return handle
+
+    async def claimed(self, session_id: str, claim: str) -> RunHandle | None:
+        """The session's newest run, if it was started under a claim."""
+        found = await self._describe(session_id)
+        if found is None or (await found.memo()).get(_CLAIM) != claim:
+            return None
+        info = found.raw_description.workflow_execution_info
+        return self.handle(session_id, info.first_run_id or found.run_id)
+
+    async def _describe(self, session_id: str) -> WorkflowExecutionDescription | None:
+        try:
+            return await self.workflow(session_id).describe()
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND and "amespace" not in error.message:
+                return None
+            raise rpc_failure(error, self.temporal) from error
 
     async def reopen(self, session_id: str) -> RunHandle:
         """Start an unfinished session's next execution without new input, or join the running one.
@@ -75,12 +92,21 @@ class SessionRuns:
             raise session_not_found(session_id)
         return await self.start({"agent": row.agent, "session_id": session_id, "input": []})
 
-    async def start(self, request: dict[str, Any]) -> RunHandle:
+    async def start(self, request: dict[str, Any], *, join: bool = True) -> RunHandle:
         """Start the session's next run, or bring the input to the one that goes on.
 
         Between the two the run can end; so both are tried in turn until one has the input.
+
+        Args:
+            request: of the run.
+            join: False: input for a run that goes on is refused.
+
+        Raises:
+            SessionBusyError: a run goes on, and the input was not to join it.
+            SessionConflictError: the id is something else's.
         """
         session_id = request["session_id"]
+        claim = request.get("claim")
         if self.prefix:
             request["workflow_id_prefix"] = self.prefix
         traceparent = current_traceparent()
@@ -94,9 +120,10 @@ class SessionRuns:
                     id=self.prefix + session_id,
                     task_queue=self.task_queue,
                     static_summary=f"{request['agent']}: {session_id}"[:_TITLE_LENGTH],
+                    memo=None if claim is None else {_CLAIM: claim},
                 )
             except WorkflowAlreadyStartedError:
-                joined = await self._join(request)
+                joined = await (self._join(request) if join else self._refuse(session_id))
                 if joined is not None:
                     return joined
                 await asyncio.sleep(_PAUSE)
@@ -106,6 +133,12 @@ class SessionRuns:
                 return self.handle(session_id, started.first_execution_run_id or "")
         msg = f"The run of session {session_id!r} keeps ending and starting; try again."
         raise SessionConflictError(msg)
+
+    async def _refuse(self, session_id: str) -> None:
+        """Refuse input for a run that goes on, unless it has ended meanwhile."""
+        if await self.running(session_id) is not None:
+            msg = f"Session {session_id!r} has a turn that goes on; nothing was taken."
+            raise SessionBusyError(msg, session_id=session_id)
 
     async def _join(self, request: dict[str, Any]) -> RunHandle | None:
         """Bring input to the run that goes on; ``None`` when it has ended meanwhile."""

@@ -1,0 +1,240 @@
+"""The turns of a log: where they start, how they ended, and what in them is uncertain."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select
+
+from perdure.checkpoint_bridge import events as ev
+from perdure.checkpoint_bridge.errors import NotATurnError
+from perdure.checkpoint_bridge.event_log import read_events
+from perdure.checkpoint_bridge.ledger import idempotency_key, log_uid
+from perdure.checkpoint_bridge.messages import text_of
+from perdure.checkpoint_bridge.schema import events, logs
+from perdure.checkpoint_bridge.tool_errors import UNKNOWN_OUTCOME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Connection
+
+    from perdure.checkpoint_bridge.events import Event
+    from perdure.checkpoint_bridge.sessions import SessionRow
+
+_PAGE = 500
+
+PENDING, ENDED, FAILED = "pending", "ended", "failed"
+_GOOD_ENDS = ("completed", "max-tokens")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one turn. That a session is idle says nothing about it."""
+
+    sequence: int
+    """Of the turn's start."""
+    state: str
+    """``pending``, ``ended`` or ``failed`` (also when it was cancelled or interrupted)."""
+    event: Event | None = None
+    """The event that ended it; ``None`` while it is pending."""
+    answer: str | None = None
+    """The last text that the model gave in it."""
+    tool_errors: int = 0
+    """Results in it that are errors; an ended turn can have some."""
+    open_tools: list[str] = field(default_factory=list)
+    """Ids of calls without a result."""
+
+    @property
+    def reason(self) -> dict[str, Any] | None:
+        """How it ended: ``{kind, error?}``."""
+        return None if self.event is None else self.event.data.get("reason") or {"kind": "forked"}
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """What failed: ``{code, message, retryable?}``."""
+        return (self.reason or {}).get("error")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON with camelCase keys; absent values have no key."""
+        value: dict[str, Any] = {
+            "sequence": self.sequence,
+            "state": self.state,
+            "answer": self.answer,
+            "toolErrors": self.tool_errors,
+            "openTools": self.open_tools,
+        }
+        if self.event is not None:
+            value["event"] = {
+                "sequence": self.event.sequence,
+                "type": self.event.type,
+                "timeMs": self.event.time_ms,
+                "data": self.event.data,
+            }
+        return {key: item for key, item in value.items() if item is not None}
+
+
+@dataclass(frozen=True)
+class AmbiguousCall:
+    """A call that may have had its effect, and nobody can tell from here."""
+
+    tool: str
+    tool_call_id: str
+    arguments: Any
+    """Its JSON, or the text where the model's arguments are none."""
+    idempotency_key: str
+    """What its ``ctx.idempotency_key`` was, by which the outside world knows it."""
+    sequence: int
+    """Of the event that announced it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON with camelCase keys."""
+        return {
+            "tool": self.tool,
+            "toolCallId": self.tool_call_id,
+            "arguments": self.arguments,
+            "idempotencyKey": self.idempotency_key,
+            "sequence": self.sequence,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStart:
+    """Where a turn starts, and what its start says."""
+
+    sequence: int
+    data: dict[str, Any]
+
+
+def turn_starts(
+    connection: Connection, log_id: int, *, run_id: str | None = None, claim: str | None = None
+) -> list[TurnStart]:
+    """The turns of a log's own that a run or a claim has started, newest first."""
+    name, value = ("runId", run_id) if claim is None else ("claim", claim)
+    query = (
+        select(events.c.seq, events.c.data)
+        .where(
+            events.c.log_id == log_id,
+            events.c.type == ev.TURN_START,
+            events.c.data.contains(f'"{name}":{ev.dump(value)}', autoescape=True),
+        )
+        .order_by(events.c.seq.desc())
+    )
+    found = [TurnStart(row.seq + 1, json.loads(row.data)) for row in connection.execute(query)]
+    return [start for start in found if start.data.get(name) == value]
+
+
+def newest_turn(connection: Connection, log_id: int) -> TurnStart | None:
+    """The newest turn of a log's own."""
+    query = (
+        select(events.c.seq, events.c.data)
+        .where(events.c.log_id == log_id, events.c.type == ev.TURN_START)
+        .order_by(events.c.seq.desc())
+        .limit(1)
+    )
+    row = connection.execute(query).one_or_none()
+    return None if row is None else TurnStart(row.seq + 1, json.loads(row.data))
+
+
+def outcome_of(connection: Connection, log_id: int, sequence: int) -> Outcome:
+    """What became of the turn that starts at ``sequence``, from the log alone.
+
+    Raises:
+        NotATurnError: no turn starts there.
+    """
+    seq = sequence - 1
+    first = read_events(connection, log_id, seq, limit=1) if seq >= 0 else []
+    if not first or first[0].type != ev.TURN_START:
+        msg = f"No turn starts at sequence {sequence}."
+        raise NotATurnError(msg, sequence=sequence)
+    answer: str | None = None
+    errors = 0
+    open_calls: dict[tuple[int, int], str] = {}
+    for event in _events(connection, log_id, seq + 1):
+        if event.type in (ev.TURN_END, ev.END_SEED):
+            reason = event.data.get("reason") or {}
+            state = ENDED if reason.get("kind") in _GOOD_ENDS else FAILED
+            return Outcome(sequence, state, event, answer, errors, list(open_calls.values()))
+        if event.type == ev.TURN_START:
+            break
+        if event.type == ev.ASSISTANT_MESSAGE:
+            message = event.data["message"]
+            answer = text_of(message) or answer
+            for index, call in enumerate(message.get("toolCalls") or []):
+                open_calls[event.seq, index] = str(call.get("id"))
+        elif event.type == ev.TOOL_RESULT:
+            errors += bool(event.data["message"].get("isError"))
+            open_calls.pop((event.data["seq"], event.data["index"]), None)
+    return Outcome(sequence, PENDING, None, answer, errors, list(open_calls.values()))
+
+
+def ambiguous_calls(connection: Connection, row: SessionRow) -> list[AmbiguousCall]:
+    """The session's own calls whose outcome is unknown, oldest first.
+
+    Their result says so, or a person is being asked what became of them.
+    """
+    uid = log_uid(connection, row.log_id)
+    inherited = connection.scalar(select(logs.c.inherited).where(logs.c.id == row.log_id)) or 0
+    calls: dict[tuple[int, int], dict[str, Any]] = {}
+    announced: dict[tuple[int, int], int] = {}
+    unknown: dict[tuple[int, int], int] = {}
+    for event in _events(connection, row.log_id, 0):
+        data = event.data
+        if event.type == ev.ASSISTANT_MESSAGE:
+            for index, call in enumerate(data["message"].get("toolCalls") or []):
+                calls[event.seq, index] = call
+        elif event.type == ev.TOOL_CALL:
+            announced[data["seq"], data["index"]] = event.sequence
+        elif event.seq < inherited:
+            continue
+        elif event.type == ev.APPROVAL_REQUESTED and data["pending"].get("kind") == UNKNOWN_OUTCOME:
+            unknown[data["seq"], data["index"]] = event.sequence
+        elif event.type == ev.TOOL_RESULT:
+            unknown.pop((data["seq"], data["index"]), None)
+            if _is_unknown(data["message"]):
+                unknown[data["seq"], data["index"]] = event.sequence
+    return [
+        _ambiguous(
+            calls[place],
+            idempotency_key(row.session_id, uid, *place),
+            announced.get(place, sequence),
+        )
+        for place, sequence in unknown.items()
+        if place in calls
+    ]
+
+
+def _ambiguous(call: dict[str, Any], key: str, sequence: int) -> AmbiguousCall:
+    function = call.get("function") or {}
+    return AmbiguousCall(
+        tool=str(function.get("name")),
+        tool_call_id=str(call.get("id")),
+        arguments=_arguments(str(function.get("arguments") or "")),
+        idempotency_key=key,
+        sequence=sequence,
+    )
+
+
+def _events(connection: Connection, log_id: int, start: int) -> Iterator[Event]:
+    while page := read_events(connection, log_id, start, limit=_PAGE):
+        yield from page
+        start = page[-1].seq + 1
+
+
+def _is_unknown(message: dict[str, Any]) -> bool:
+    if not message.get("isError"):
+        return False
+    try:
+        error = json.loads(text_of(message))
+    except ValueError:
+        return False
+    return isinstance(error, dict) and error.get("kind") == UNKNOWN_OUTCOME
+
+
+def _arguments(raw: str) -> Any:
+    try:
+        return json.loads(raw) if raw.strip() else {}
+    except ValueError:
+        return raw
