@@ -39,7 +39,7 @@ GRACEFUL_SHUTDOWN = timedelta(seconds=10)
 """How long a worker that was told to stop lets its calls finish."""
 
 _CALLS_AT_A_TIME = 100
-_HEARTBEAT_EVERY = timedelta(seconds=1)
+HEARTBEAT_EVERY = timedelta(seconds=1)
 _STICKY_TIMEOUT = timedelta(seconds=2)
 """A dead worker's runs move to another one after this, instead of Temporal's ten seconds."""
 
@@ -113,12 +113,10 @@ async def serving(
     """
     private = is_private(client.data_converter)
     await store.open()
-    threads = concurrent.futures.ThreadPoolExecutor(
-        _CALLS_AT_A_TIME, thread_name_prefix="perdure-tool"
-    )
+    threads = tool_threads()
     settings: dict[str, Any] = {
         "max_concurrent_activities": _CALLS_AT_A_TIME,
-        "max_heartbeat_throttle_interval": _HEARTBEAT_EVERY,
+        "max_heartbeat_throttle_interval": HEARTBEAT_EVERY,
         "sticky_queue_schedule_to_start_timeout": _STICKY_TIMEOUT,
         "graceful_shutdown_timeout": GRACEFUL_SHUTDOWN,
         **options,
@@ -131,12 +129,28 @@ async def serving(
         workflow_runner=workflow_runner(),
         **settings,
     )
+    # Around the worker: what its last calls save is mirrored too.
+    async with hosting(store, threads, mirrors=mirrors, private=private), worker:
+        yield worker
+
+
+def tool_threads() -> Executor:
+    """Threads for the plain (not async) tools of one worker."""
+    return concurrent.futures.ThreadPoolExecutor(
+        _CALLS_AT_A_TIME, thread_name_prefix="perdure-tool"
+    )
+
+
+@contextlib.asynccontextmanager
+async def hosting(
+    store: SqlStore, threads: Executor, *, mirrors: Targets, private: bool
+) -> AsyncIterator[None]:
+    """What a worker of agents has around it: mirrors, metrics, logs; its threads end with it."""
     try:
         with without_content() if private else contextlib.nullcontext():
-            # Around the worker: what its last calls save is mirrored too.
-            async with mirroring(store, mirrors) as active, worker:
+            async with mirroring(store, mirrors) as active:
                 with observing(store, active):
-                    yield worker
+                    yield
     finally:
         await aclose_providers()
         # Nobody can stop a thread: a plain tool that hangs must not keep its worker alive.

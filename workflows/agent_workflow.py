@@ -53,7 +53,7 @@ _SHOWN_TEXT = 500
 _SHOWN_ARGUMENTS = 500
 
 
-@workflow.defn(name=WORKFLOW)
+@workflow.defn(name=WORKFLOW, sandboxed=False)
 class AgentWorkflow:
     """One run of a session: workflow id = session id, so Temporal keeps it to one at a time."""
 

@@ -1,0 +1,107 @@
+"""A Temporal plugin: a client and a worker that exist already gain agents with one argument."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from temporalio.converter import DataConverter
+from temporalio.plugin import SimplePlugin
+
+from perdure.activities.deps import Deps
+from perdure.checkpoint_bridge.errors import ConfigurationError
+from perdure.checkpoint_bridge.sql_store import SqlStore
+from perdure.encryption import is_encrypting, is_private, resolve, with_encryption
+from perdure.worker import HEARTBEAT_EVERY, activities, hosting, tool_threads
+from perdure.workflows.agent_workflow import AgentWorkflow
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+
+    from temporalio.worker import Worker, WorkerConfig
+
+    from perdure.agent import Agent
+    from perdure.checkpoint_bridge.addresses import Targets
+    from perdure.encryption import Encryption
+
+__all__ = ["PerdurePlugin"]
+
+
+class PerdurePlugin(SimplePlugin):
+    """Adds agents to a worker of one's own, beside its workflows and activities.
+
+    Given to ``Client.connect(plugins=…)`` it reaches the workers of that client too; a
+    :class:`temporalio.worker.Replayer` takes it as well. The data converter, codec and
+    interceptors of the client stay as they are; encryption is put around them.
+
+    Args:
+        agents: who is served, by name.
+        store: the store's address, or a store. It is opened and closed with the worker.
+        mirrors: stores in the documented format, or their addresses, that get every save.
+        encryption: keys that encrypt what Temporal gets; default: those of
+            ``PERDURE_ENCRYPTION_KEYS``, if it is set. ``False``: none.
+
+    Raises:
+        ConfigurationError: there is no agent, two have one name, an address or a key is wrong.
+    """
+
+    def __init__(
+        self,
+        agents: Iterable[Agent] = (),
+        *,
+        store: str | SqlStore = "sqlite:///perdure.db",
+        mirrors: Targets = None,
+        encryption: Encryption = None,
+    ) -> None:
+        keys = resolve(encryption)
+        super().__init__(
+            "perdure.PerdurePlugin",
+            workflows=[AgentWorkflow],
+            data_converter=None
+            if keys is None
+            else lambda given: with_encryption(given or DataConverter.default, keys),
+        )
+        self._agents = tuple(agents)
+        self._encrypts = keys is not None
+        self._store = store
+        self._mirrors = mirrors
+
+    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
+        """Add the workflow and the activities of the agents.
+
+        Raises:
+            ConfigurationError: the client has lost the encryption that this plugin gave it, or
+                never had it.
+        """
+        config = super().configure_worker(config)
+        converter = config["client"].data_converter
+        if self._encrypts and not is_encrypting(converter.payload_codec):
+            msg = "The worker's client does not encrypt: its data converter is not this plugin's."
+            hint = "Give PerdurePlugin to Client.connect(plugins=…), behind those that set a codec."
+            raise ConfigurationError(msg, field="encryption", hint=hint)
+        store = SqlStore(self._store) if isinstance(self._store, str) else self._store
+        ours = activities(self._agents, store, tool_threads(), private=is_private(converter))
+        config["activities"] = [*(config.get("activities") or ()), *ours]
+        throttle = config.get("max_heartbeat_throttle_interval", HEARTBEAT_EVERY)
+        config["max_heartbeat_throttle_interval"] = min(throttle, HEARTBEAT_EVERY)
+        return config
+
+    async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:  # noqa: A002 - the base's name
+        """Run the worker with the store open."""
+        async with self._around(worker):
+            await super().run_worker(worker, next)
+
+    @contextlib.asynccontextmanager
+    async def _around(self, worker: Worker) -> AsyncIterator[None]:
+        served = worker.config(active_config=True)["activities"]
+        owners = (getattr(activity, "__self__", None) for activity in served)
+        ours = next(owner for owner in owners if isinstance(owner, Deps))
+        await ours.store.open()
+        try:
+            async with hosting(
+                ours.store, ours.threads, mirrors=self._mirrors, private=ours.private
+            ):
+                yield
+        finally:
+            if isinstance(self._store, str):
+                await ours.store.close()
