@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from temporalio import activity
 
 from perdure.activities import tracing
+from perdure.activities.children import delegated_input
 from perdure.activities.deps import Deps
 from perdure.activities.failures import boundary
 from perdure.activities.planning import plan_call, refuse
@@ -37,6 +38,7 @@ from perdure.checkpoint_bridge.events import NewEvent, NewSave
 from perdure.checkpoint_bridge.fingerprints import describe_drift, drift_of
 from perdure.checkpoint_bridge.fold import SessionState
 from perdure.checkpoint_bridge.ledger import MODEL_CALL, EffectId
+from perdure.checkpoint_bridge.lineage import ancestors
 from perdure.checkpoint_bridge.messages import text_of
 from perdure.checkpoint_bridge.sessions import refuse_ended
 from perdure.checkpoint_bridge.tool_results import decided_result
@@ -100,6 +102,7 @@ class _Opener:
         self.private = deps.private
         self.agent = agent
         self.task = task
+        self.row: SessionRow | None = None
         self.state = SessionState()
         self.log_id = 0
         self.found: SessionRow | None = None
@@ -114,7 +117,7 @@ class _Opener:
         return self.task.input if ref is None else {INPUT_REF: ref}
 
     async def open(self) -> RunFacts:
-        row = await self.store.session(self.task.session_id)
+        row = self.row = await self.store.session(self.task.session_id)
         if row is not None:
             self.log_id, self.found = row.log_id, row
             self.state = await self.store.state(row.log_id, row.head)
@@ -127,7 +130,7 @@ class _Opener:
             await self._find_approval()
             self.messages = self.state.messages
             return self._facts(self.state.through, fresh=False)
-        incoming = await read_input(self.store, self._given)
+        incoming = await self._incoming()
         finished = self.state.finished
         if not finished:
             await self._resume(incoming)
@@ -163,12 +166,23 @@ class _Opener:
         turn = self.state.open_turn
         if turn is None or self._is_open_already() or self.state.approval is not None:
             return
+        below = await self._asked_below()
+        if below is not None and below.decided_at is None:
+            return
         on_crash = turn.get("onCrash", CONTINUE)
         if on_crash == CONTINUE:
             return
         await close_turn(self.store, row, crash_ending(on_crash), time_ms=self.task.time_ms)
         row = await self.store.session(self.task.session_id) or row
         self.state = await self.store.state(row.log_id, row.head)
+
+    async def _incoming(self) -> list[dict[str, Any]]:
+        delegated = self.task.delegated
+        if delegated is not None and delegated.once and self.state.messages:
+            return []
+        if delegated is not None and delegated.call is not None:
+            return input_messages(await delegated_input(self.store, delegated.call))
+        return await read_input(self.store, self._given)
 
     async def _take_answer_over(self) -> None:
         """Put what a lost execution's last model call came to into the log, where it belongs.
@@ -198,14 +212,15 @@ class _Opener:
     async def _resume(self, incoming: list[dict[str, Any]]) -> None:
         """Check what an unfinished run needs before anything is written."""
         await self._find_approval()
-        waits = self.approval is not None and self.approval.decided_at is None
-        if self.approval and waits and self._new_messages(incoming, finished=False):
+        asked = self.approval or await self._asked_below()
+        waits = asked is not None and asked.decided_at is None
+        if asked and waits and self._new_messages(incoming, finished=False):
             msg = (
-                f"Session {self.task.session_id!r} waits for approval {self.approval.id}; "
+                f"Session {self.task.session_id!r} waits for approval {asked.id}; "
                 "resolve it before you send new input."
             )
             raise SessionAwaitingApprovalError(
-                msg, session_id=self.task.session_id, approval_id=self.approval.id
+                msg, session_id=self.task.session_id, approval_id=asked.id
             )
         missing = sorted({plan.tool for plan in self._plans() if self._is_missing(plan)})
         if missing:
@@ -222,6 +237,13 @@ class _Opener:
     async def _find_approval(self) -> None:
         if self.state.approval is not None:
             self.approval = await self.store.approval(self.state.approval["id"])
+
+    async def _asked_below(self) -> ApprovalRow | None:
+        """What a sub-agent of the run waited for when the run was cut off."""
+        row = self.row
+        if row is None or row.status != ev.AWAITING_APPROVAL or row.approval_id is None:
+            return None
+        return await self.store.approval(row.approval_id)
 
     def _check_drift(self) -> None:
         drift = drift_of(self.state.fields.get("agentFingerprint"), self.agent.fingerprint())
@@ -306,6 +328,10 @@ class _Opener:
             start[tracing.TRACE] = traced
         if self.task.metadata:
             start["metadata"] = self.task.metadata
+        above = ancestors(self.task.session_id)
+        if above:
+            start["parentSession"] = above[0]
+            start["delegationDepth"] = len(above)
         begin.append(NewEvent(ev.TURN_START, start))
         decision = self.approval.decision if self.approval else None
         if self.approval is not None and decision is not None:
@@ -417,7 +443,14 @@ class _Opener:
             trace=(self.state.open_turn or {}).get(tracing.TRACE, {}).get("span", ""),
             private=self.private,
             turn_hook=agent.on_turn_stopping is not None,
+            depth=len(ancestors(self.task.session_id)),
+            max_depth=self._max_depth(),
         )
+
+    def _max_depth(self) -> int:
+        own = self.agent.max_delegation_depth
+        above = self.task.delegated.max_depth if self.task.delegated else None
+        return own if above is None else min(own, above)
 
 
 async def read_input(store: SqlStore, given: Any) -> list[dict[str, Any]]:

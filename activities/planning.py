@@ -17,6 +17,7 @@ from perdure.activities.wire import CallPlan, Content
 from perdure.checkpoint_bridge.events import digest_of, dump
 from perdure.checkpoint_bridge.tool_errors import not_found_message, tool_error_result
 from perdure.checkpoint_bridge.tool_results import error_result
+from perdure.tools import AgentTool
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -76,6 +77,8 @@ def plan_call(
     arguments = parse_arguments(tool, raw)
     if not isinstance(arguments, BaseModel):
         return refuse(plan, error_result(plan.call_id, name, arguments))
+    if isinstance(tool, AgentTool):
+        plan.child = tool.agent.name
     if name not in grants and _needs_approval(tool, arguments):
         plan.action = "approve"
         plan.digest = arguments_digest(tool, arguments)

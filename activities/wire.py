@@ -19,6 +19,7 @@ WORKFLOW = "AgentWorkflow"
 SIGNAL_RESOLVE = "resolve_approval"
 UPDATE_RESOLVE = "resolve_approval_now"
 UPDATE_INPUT = "send_input"
+SIGNAL_REPORT = "sub_agent_report"
 QUERY_STATE = "state"
 
 OPENING = "opening"
@@ -32,6 +33,7 @@ ACTIVITY_DECIDE = "record_decision"
 ACTIVITY_INPUT = "apply_input"
 ACTIVITY_CLOSE = "close_run"
 ACTIVITY_STOPPING = "turn_stopping"
+ACTIVITY_CHILD = "read_answer"
 
 INPUT_REF = "input_ref"
 """The key of input that is in the store: ``{"input_ref": digest}``."""
@@ -92,6 +94,51 @@ class CallPlan:
     """For a gated call: the arguments as its tool reads them, where they differ from the raw."""
     digest: str | None = None
     """Of what a person is asked to approve: the tool and its arguments as it reads them."""
+    child: str | None = None
+    """The agent that the call runs, when the tool is one."""
+
+
+@dataclass
+class CallPlace:
+    """Where a call is: the turn's place in a log, and the call's in the turn."""
+
+    log_id: int
+    seq: int
+    index: int
+
+
+@dataclass
+class Delegation:
+    """What a run is told that another workflow started."""
+
+    report_to: str = ""
+    """The workflow that hears what the run waits for; empty: none does."""
+    report_as: str = SIGNAL_REPORT
+    """The signal's name."""
+    path: list[str] = field(default_factory=list)
+    """The agents above the run's own, the top one first."""
+    max_depth: int | None = None
+    """The limit of the agents above."""
+    call: CallPlace | None = None
+    """Where the input is when it is too large to be sent: among the arguments of this call."""
+    once: bool = False
+    """The input is for a new session only: one that has it goes on, or says what it answered."""
+
+
+@dataclass
+class Report:
+    """What a sub-agent's run tells the one above: it waits for a decision, or no more."""
+
+    id: str
+    """The approval's."""
+    session_id: str
+    waiting: bool
+    path: list[str] = field(default_factory=list)
+    """The agents from the top one down to the one that asks."""
+    tool_name: str = ""
+    tool_call_id: str = ""
+    arguments: str | None = None
+    """JSON, cut; ``None`` when it is large."""
 
 
 @dataclass
@@ -113,6 +160,7 @@ class RunRequest:
     """Names the idempotency key that the run was started under."""
     traceparent: str = ""
     """The caller's trace context (W3C), which the run's spans and its tools' calls belong to."""
+    delegated: Delegation | None = None
 
 
 @dataclass
@@ -133,6 +181,7 @@ class OpenRun:
     execution_id: str = ""
     """Of this execution alone, where ``run_id`` is that of all executions of the run."""
     claim: str | None = None
+    delegated: Delegation | None = None
 
 
 @dataclass
@@ -173,6 +222,10 @@ class RunFacts:
     """Unix milliseconds at which the turn's time is over; 0: never. Pauses put it off."""
     turn_hook: bool = False
     """The agent has an ``on_turn_stopping``."""
+    depth: int = 0
+    """How many agents are above this run's."""
+    max_depth: int = 0
+    """How many there may be; a call that would go deeper gets an error result."""
 
 
 @dataclass
@@ -263,6 +316,15 @@ class ToolOutcome:
     is_error: bool = False
     uncertain: bool = False
     """No result: the call may have run before, and a person is to say what to do."""
+
+
+@dataclass
+class AnswerTask:
+    """Input of ``read_answer``: which sub-agent's answer becomes the result of which call."""
+
+    child_session: str
+    call_id: str
+    tool: str
 
 
 @dataclass

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import select, update
 
 from perdure.checkpoint_bridge.events import dump
+from perdure.checkpoint_bridge.lineage import is_within
 from perdure.checkpoint_bridge.schema import approvals
 
 if TYPE_CHECKING:
@@ -38,15 +39,18 @@ def find_approval(connection: Connection, approval_id: str) -> ApprovalRow | Non
 
 
 def pending_approvals(connection: Connection, session_id: str | None) -> list[ApprovalRow]:
-    """What waits for a decision, oldest first."""
+    """What waits for a decision, oldest first: of all sessions, or of one and its sub-agents."""
     query = (
         select(approvals)
         .where(approvals.c.decided_at.is_(None))
         .order_by(approvals.c.created_at, approvals.c.id)
     )
-    if session_id is not None:
-        query = query.where(approvals.c.session_id == session_id)
-    return [_row(row) for row in (connection.execute(query)).all()]
+    if session_id is None:
+        return [_row(row) for row in (connection.execute(query)).all()]
+    column = approvals.c.session_id
+    below = column.startswith(f"{session_id}.", autoescape=True)
+    rows = [_row(row) for row in connection.execute(query.where((column == session_id) | below))]
+    return [row for row in rows if is_within(row.session_id, session_id)]
 
 
 def decide_approval(

@@ -169,7 +169,7 @@ class PendingApproval(Record):
     agent_id = Field[str | None]("agentId", lambda: None)
     created_at = Field[Any]("createdAt", lambda: None)
     subagent_path = Field[list[Any]]("subagentPath", list)
-    """Names of the agents between the run's own and the one that asks."""
+    """Names of the agents from the run's own down to the one that asks, when that is another."""
     kind = Field[str | None]("kind", lambda: None)
     question = Field[Any]("question", lambda: None)
 

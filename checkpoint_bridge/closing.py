@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.answers import TOOL_CALLS, attempt_events, taken_over, unused
+from perdure.checkpoint_bridge.child_answers import answer_message
 from perdure.checkpoint_bridge.event_log import Batch
 from perdure.checkpoint_bridge.events import Event, NewEvent, NewSave
 from perdure.checkpoint_bridge.ledger import MODEL_CALL, EffectId
+from perdure.checkpoint_bridge.lineage import child_session_id
 from perdure.checkpoint_bridge.tool_errors import NOT_RUN, NOT_STARTED, tool_error_result
 from perdure.checkpoint_bridge.tool_results import TOOL_NOT_STARTED, error_result, unknown_outcome
 from perdure.checkpoint_bridge.transcript import split_pending_turn
@@ -121,7 +123,7 @@ async def close_turn(
         return Closed(finished=True, finish_reason=saves[-1].finish_reason)
     if ending.answer_calls:
         events.extend(_close_approval(state, ending))
-        results = await _close_calls(store, row.log_id, state, ending)
+        results = await _close_calls(store, row, state, ending)
         events.extend(results)
         if results and not ending.aborted:
             saves.append(NewSave(len(events), ev.IN_PROGRESS, TOOL_CALLS))
@@ -190,23 +192,30 @@ def _close_approval(state: SessionState, ending: Ending) -> list[NewEvent]:
 
 
 async def _close_calls(
-    store: SqlStore, log_id: int, state: SessionState, ending: Ending
+    store: SqlStore, row: SessionRow, state: SessionState, ending: Ending
 ) -> list[NewEvent]:
-    """One result for every call without one: the real one where the ledger has it."""
+    """One result for every call without one: the real one where the ledger has it.
+
+    A sub-agent's call is not in the ledger: its session is what remembers it.
+    """
     pending = split_pending_turn(state.messages).pending_tool_calls
     events = []
     for index, call in enumerate(state.calls):
         if not pending or call != pending[0]:
             continue
         pending = pending[1:]
-        effect = await store.effect(EffectId(log_id, state.call_seq, index))
+        effect = await store.effect(EffectId(row.log_id, state.call_seq, index))
         data: dict[str, Any] = {"seq": state.call_seq, "index": index}
-        if effect is not None and effect.message is not None:
-            data["message"] = effect.message
-        else:
-            tool = str(call["function"]["name"])
-            error = unknown_outcome(tool) if effect is not None else _not_run(tool, ending)
-            data["message"] = error_result(call["id"], tool, error)
+        tool = str(call["function"]["name"])
+        child = child_session_id(row.session_id, row.log_id, state.call_seq, index)
+        message = effect.message if effect else None
+        if effect is None:
+            message = await answer_message(store, child, call["id"], tool)
+        if message is None:
+            began = effect is not None or await store.session(child) is not None
+            error = unknown_outcome(tool) if began else _not_run(tool, ending)
+            message = error_result(call["id"], tool, error)
+        data["message"] = message
         events.append(NewEvent(ev.TOOL_RESULT, data))
     return events
 

@@ -6,12 +6,18 @@ import json
 from typing import Any
 
 from perdure.checkpoint_bridge.stable_json import well_formed
-from perdure.checkpoint_bridge.tool_errors import REJECTED, UNKNOWN_OUTCOME, tool_error_result
+from perdure.checkpoint_bridge.tool_errors import (
+    EXECUTION,
+    REJECTED,
+    UNKNOWN_OUTCOME,
+    tool_error_result,
+)
 from perdure.checkpoint_bridge.transcript import tool_message
 
 __all__ = [
     "TOOL_NOT_STARTED",
     "TOOL_OUTCOME_UNKNOWN",
+    "child_result",
     "decided_result",
     "error_result",
     "result",
@@ -79,6 +85,20 @@ def decided_result(
     if reason == UNKNOWN_OUTCOME:
         return error_result(call_id, tool, unknown_outcome(tool, note=note))
     return error_result(call_id, tool, tool_error_result(REJECTED, tool, note=note))
+
+
+def child_result(
+    call_id: str, tool: str, agent: str, finish_reason: str, text: str
+) -> dict[str, Any]:
+    """The message of a call that an agent answered: its text, or that it had none to give."""
+    if finish_reason == "max-steps":
+        message = f"The agent {agent} used up its steps without an answer."
+    elif not text and finish_reason != "stop":
+        message = f"The agent {agent} gave no answer ({finish_reason})."
+    else:
+        return result(call_id, tool, text)
+    error = tool_error_result(EXECUTION, tool, message, error="SubagentAnswerError")
+    return error_result(call_id, tool, error)
 
 
 def _call(call_id: str, tool: str) -> dict[str, Any]:

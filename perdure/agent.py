@@ -24,7 +24,7 @@ from perdure.options import (
     chosen,
     profile_of,
 )
-from perdure.tools import Recovery, Tool, tool
+from perdure.tools import AgentTool, Recovery, Tool, tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,6 +37,7 @@ OnAgentDrift = Literal["warn", "error", "ignore"]
 ToolErrors = Literal["redacted", "full", "type"]
 
 DEFAULT_MAX_STEPS = 50
+DEFAULT_MAX_DELEGATION_DEPTH = 4
 DEFAULT_MAX_RESULT_CHARS = 100_000
 _NAME = re.compile(r"[^\s\x00-\x1f]{1,128}")
 
@@ -63,6 +64,7 @@ class Agent:
         on_turn_stopping: an async function of a ``TurnContext`` that runs when a turn has come to
             its end; the user messages that it gives are part of the next turn.
         settings: further request settings by the provider's own names (``temperature``, …).
+        max_delegation_depth: how deep agents may call each other below a run of this one.
         on_agent_drift: what a difference to the agent that started a run does when the run
             is resumed: ``warn``, ``error`` or ``ignore``.
         profile: a preset for the options below: ``lousho`` (default), ``dsh``, ``brain`` or
@@ -100,6 +102,7 @@ class Agent:
         max_result_chars: int = DEFAULT_MAX_RESULT_CHARS,
         on_turn_stopping: TurnHook | None = None,
         settings: dict[str, Any] | None = None,
+        max_delegation_depth: int = DEFAULT_MAX_DELEGATION_DEPTH,
         on_agent_drift: OnAgentDrift = "warn",
         profile: str | Profile = "lousho",
         limits: Limits | None = None,
@@ -152,6 +155,7 @@ class Agent:
         )
         self.on_turn_stopping = check_turn_hook(on_turn_stopping)
         self.settings = dict(settings or {})
+        self.max_delegation_depth = _count(max_delegation_depth, "max_delegation_depth")
         if on_agent_drift not in get_args(OnAgentDrift):
             known = ", ".join(get_args(OnAgentDrift))
             msg = f"on_agent_drift is one of {known}, not {on_agent_drift!r}."
@@ -186,6 +190,33 @@ class Agent:
     def recovery_of(self, tool: Tool) -> Recovery:
         """What becomes of a call of a tool when its worker dies."""
         return tool.recovery or self.recovery
+
+    def as_tool(
+        self,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        needs_approval: bool | Callable[[Any], bool] = False,
+        max_result_chars: int | None = None,
+    ) -> AgentTool:
+        """This agent as a tool of another one: a call runs it in a session of its own.
+
+        Its last answer is the call's result. What its own tools ask people about pauses the run
+        that called it, too. A worker that serves the other agent serves this one as well.
+
+        Args:
+            name: what the model calls it; default: the agent's name.
+            description: for the model: what the agent is good for.
+            needs_approval: ask a person before a call runs, as for any tool.
+            max_result_chars: characters of the answer that the model is shown.
+        """
+        return AgentTool(
+            self,
+            name=name,
+            description=description,
+            needs_approval=needs_approval,
+            max_result_chars=max_result_chars,
+        )
 
     def _by_name(self, tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
         named: dict[str, Tool] = {}

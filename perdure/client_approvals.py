@@ -19,6 +19,7 @@ from perdure.checkpoint_bridge.errors import (
 )
 from perdure.checkpoint_bridge.events import ONCE
 from perdure.checkpoint_bridge.fork import UNSET
+from perdure.checkpoint_bridge.lineage import ancestors
 from perdure.connection import rpc_failure, update
 from perdure.run_handle import RunHandle, run_error
 
@@ -41,7 +42,10 @@ class ClientApprovals:
         self._runs = runs
 
     async def list(self, session_id: str | None = None) -> list[PendingApproval]:
-        """What waits for a decision, oldest first; no worker need be running."""
+        """What waits for a decision, oldest first; no worker need be running.
+
+        Of one session, it includes what its sub-agents wait for (``subagent_path`` says which).
+        """
         return await self._runs.store.pending_approvals(session_id)
 
     async def resolve(
@@ -95,13 +99,24 @@ class ClientApprovals:
         result: Any = UNSET,
         scope: str | None = None,
     ) -> RunHandle:
-        """Decide and return at once. Arguments and errors are those of :meth:`resolve`."""
+        """Decide and return at once. Arguments and errors are those of :meth:`resolve`.
+
+        Returns:
+            The run that goes on; for a sub-agent's approval the one at the top.
+        """
         decision = _decision(
             approval_id, approved=approved, note=note, by=by, result=result, scope=scope
         )
         for _ in range(_TRIES):
             row = await self._undecided(approval_id)
-            handle = await self._waiting_run(row)
+            handle = await self._runs.running(row.session_id)
+            if handle is None:
+                handle = await self._reopen(row)
+            if handle.session_id != row.session_id:
+                # The sub-agent's run begins again in a moment; the one above hands it on.
+                await self._runs.workflow(handle.session_id).signal(SIGNAL_RESOLVE, decision)
+                handle.unanswered = True
+                return handle
             workflow = self._runs.workflow(row.session_id, handle.execution)
             try:
                 await asyncio.wait_for(update(workflow, UPDATE_RESOLVE, decision), _UPDATE_SECONDS)
@@ -110,8 +125,9 @@ class ClientApprovals:
                 if not await self._is_taken(approval_id, decision):
                     await self._undecided(approval_id)
                     await workflow.signal(SIGNAL_RESOLVE, decision)
-                handle.unanswered = True
-                return handle
+                top = await self._top(handle)
+                top.unanswered = True
+                return top
             except WorkflowUpdateFailedError as error:
                 failure = run_error(error.cause)
                 # It is in the store, so the run is about to wait for it.
@@ -121,7 +137,7 @@ class ClientApprovals:
                 if error.status not in (RPCStatusCode.NOT_FOUND, RPCStatusCode.RESOURCE_EXHAUSTED):
                     raise rpc_failure(error, self._runs.temporal) from error
             else:
-                return handle
+                return await self._top(handle)
             await asyncio.sleep(_PAUSE)
         msg = f"The run that asked for approval {approval_id!r} does not take a decision now."
         raise ApprovalNotFoundError(msg, hint="See what the run does with `perdure show`.")
@@ -147,12 +163,28 @@ class ClientApprovals:
             raise ApprovalNotFoundError(msg, hint="Send the session its next message.")
         raise ApprovalDecidedError.of(approval_id, decision)
 
-    async def _waiting_run(self, row: ApprovalRow) -> RunHandle:
-        """The run that waits; it is started again when it was terminated or its Temporal lost."""
-        handle = await self._runs.running(row.session_id)
-        if handle is not None:
-            return handle
-        return await self._runs.reopen(row.session_id)
+    async def _reopen(self, row: ApprovalRow) -> RunHandle:
+        """Start the run that waits again: it was terminated, or its Temporal lost.
+
+        A sub-agent's run is started by the run above it, so the topmost that was cut off is.
+        """
+        cut_off = row.session_id
+        for above in ancestors(row.session_id):
+            found = await self._runs.store.session(above)
+            if found is None or found.last_end is not None:
+                break
+            cut_off = above
+        handle = await self._runs.running(cut_off)
+        return handle or await self._runs.reopen(cut_off)
+
+    async def _top(self, handle: RunHandle) -> RunHandle:
+        """Of the runs that wait for a sub-agent's: the topmost, whose result people wait for."""
+        for above in ancestors(handle.session_id):
+            found = await self._runs.running(above)
+            if found is None:
+                break
+            handle = found
+        return handle
 
 
 def _decision(

@@ -7,9 +7,9 @@ import sys
 import typing
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints, overload
 
-from pydantic import BaseModel, create_model
+from pydantic import BaseModel, Field, create_model
 from pydantic.errors import PydanticUserError
 
 from perdure.checkpoint_bridge.errors import ConfigurationError
@@ -17,6 +17,8 @@ from perdure.checkpoint_bridge.errors import ConfigurationError
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable
+
+    from perdure.agent import Agent
 
 Recovery = Literal["rerun", "ambiguous", "ask"]
 """What happens to a call that was running when its worker died (``docs/how-a-run-works.md``)."""
@@ -121,6 +123,42 @@ class Tool:
             return self.function(**values)
 
         return call
+
+
+async def _delegate(
+    input: Annotated[  # noqa: A002 - what the model calls it
+        str, Field(description="What the agent is to do, with all that it needs to know.")
+    ],
+) -> str:
+    msg = f"An agent is run by the workflow, not called with {input!r}."
+    raise NotImplementedError(msg)
+
+
+class AgentTool(Tool):
+    """An agent that another one can call: each call is a run of its own, in its own session.
+
+    Made by :meth:`perdure.Agent.as_tool`.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        needs_approval: bool | Callable[[Any], bool] = False,
+        max_result_chars: int | None = None,
+    ) -> None:
+        super().__init__(
+            _delegate,
+            name=agent.name if name is None else name,
+            description=description or f"Ask the agent {agent.name}.",
+            needs_approval=needs_approval,
+            max_result_chars=max_result_chars,
+            # The run that a call is does nothing twice by itself.
+            idempotent=True,
+        )
+        self.agent = agent
 
 
 class _Parameters:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
+from perdure.activities.children import Answers
 from perdure.activities.log_writer import LogWriter
 from perdure.activities.model_call import ModelCall
 from perdure.activities.opening import Opening
@@ -23,6 +24,7 @@ from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal
 from perdure.encryption import encrypting, is_private, resolve
 from perdure.private_logs import without_content
 from perdure.telemetry import observing
+from perdure.tools import AgentTool
 from perdure.workflows.agent_workflow import AgentWorkflow
 
 if TYPE_CHECKING:
@@ -65,11 +67,14 @@ def activities(
         ConfigurationError: there is no agent, or two have one name.
     """
     named: dict[str, Agent] = {}
-    for agent in agents:
+    given = list(agents)
+    for agent in given:
         if agent.name in named:
             msg = f"Two agents are named {agent.name!r}."
             raise ConfigurationError(msg, field="agents")
         named[agent.name] = agent
+    for agent in given:
+        _add_sub_agents(agent, named)
     if not named:
         msg = "A worker needs at least one agent."
         raise ConfigurationError(msg, field="agents")
@@ -84,7 +89,22 @@ def activities(
         ModelCall(named, store, threads, private=private).call_model,
         ToolCall(named, store, threads, private=private).run_tool,
         TurnStopping(named, store, threads).turn_stopping,
+        Answers(named, store, threads, private=private).read_answer,
     ]
+
+
+def _add_sub_agents(agent: Agent, named: dict[str, Agent]) -> None:
+    """Serve the agents that an agent can call, too, and those that they can call."""
+    for each in agent.tools.values():
+        if not isinstance(each, AgentTool):
+            continue
+        known = named.get(each.agent.name)
+        if known is None:
+            named[each.agent.name] = each.agent
+            _add_sub_agents(each.agent, named)
+        elif known is not each.agent:
+            msg = f"Two agents are named {each.agent.name!r}; {agent.name!r} calls one of them."
+            raise ConfigurationError(msg, field="agents")
 
 
 @contextlib.asynccontextmanager

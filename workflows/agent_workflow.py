@@ -16,6 +16,7 @@ from perdure.activities.wire import (
     INPUT_REF,
     OPENING,
     QUERY_STATE,
+    SIGNAL_REPORT,
     SIGNAL_RESOLVE,
     UPDATE_INPUT,
     UPDATE_RESOLVE,
@@ -29,12 +30,13 @@ from perdure.activities.wire import (
     RunRequest,
 )
 from perdure.checkpoint_bridge.errors import (
+    ApprovalNotFoundError,
     PerdureError,
     SessionAwaitingApprovalError,
     SessionConflictError,
 )
 from perdure.checkpoint_bridge.events import AWAITING_APPROVAL, FINISHED, INLINE_LIMIT
-from perdure.workflows.options import CLEANUP, HEARTBEAT, STORE_RETRY, STORE_TIMEOUT
+from perdure.workflows.options import HEARTBEAT, STORE_RETRY, STORE_TIMEOUT
 from perdure.workflows.requests import (
     check_input,
     check_joining,
@@ -42,7 +44,9 @@ from perdure.workflows.requests import (
     read_carry,
     read_decision,
     read_joining,
+    read_report,
     read_request,
+    to_json,
 )
 from perdure.workflows.run_loop import RollOverError, RunLoop
 from perdure.workflows.session_log import now_ms
@@ -86,7 +90,7 @@ class AgentWorkflow:
             given = asked.input if asked.input_ref is None else {INPUT_REF: asked.input_ref}
             inputs = [input_digest(given)] if given else []
             carry = Carry(facts=facts, inputs=inputs, text=facts.text, finish_reason=finish)
-        loop = self._loop = RunLoop(asked.agent, asked.session_id, run_id, carry)
+        loop = self._loop = RunLoop(asked, run_id, carry)
         try:
             await loop.run()
             await turn_stopping(loop)
@@ -137,6 +141,7 @@ class AgentWorkflow:
                     claim=asked.claim,
                     traceparent=asked.traceparent,
                     execution_id=workflow.info().run_id,
+                    delegated=asked.delegated,
                 ),
                 result_type=RunFacts,
                 start_to_close_timeout=STORE_TIMEOUT,
@@ -158,7 +163,7 @@ class AgentWorkflow:
         cancelled = is_cancelled_exception(error)
         tasks = await loop.cancel_calls()
         if tasks:
-            await workflow.wait(tasks, timeout=CLEANUP.total_seconds())
+            await workflow.wait(tasks, timeout=loop.children.patience.total_seconds())
         failure = None if cancelled else _failure(error)
         ended = error if isinstance(error, TurnEndError) else None
         interrupted = ended is not None and ended.kind == "interrupted"
@@ -196,6 +201,9 @@ class AgentWorkflow:
         assert self._loop is not None
         try:
             read = read_decision(decision)
+            if await self._loop.children.forward(read.id, decision):
+                self._problem = ""
+                return
             try:
                 self._loop.approvals.check(read.id)
             except PerdureError:
@@ -206,6 +214,26 @@ class AgentWorkflow:
         except PerdureError as error:
             self._problem = error.message
             workflow.logger.warning("A decision was not taken: %s", error.message)
+
+    @workflow.signal(
+        name=SIGNAL_REPORT,
+        description="Sent by the runs of sub-agents, not by people",
+    )
+    async def sub_agent_report(self, report: Any = None) -> None:
+        """Hear what a sub-agent waits for."""
+        await workflow.wait_condition(lambda: self._loop is not None)
+        assert self._loop is not None
+        try:
+            read = read_report(report)
+        except PerdureError as error:
+            self._problem = error.message
+            workflow.logger.warning("A report was not taken: %s", error.message)
+            return
+        if not await self._loop.children.take(read) or not read.waiting:
+            return
+        early = self._loop.approvals.early(read.id)
+        if early is not None:
+            await self._loop.children.forward(read.id, to_json(early))
 
     @workflow.update(
         name=UPDATE_RESOLVE,
@@ -226,7 +254,12 @@ class AgentWorkflow:
     @resolve_approval_now.validator
     def _check_decision(self, decision: Any = None) -> None:
         try:
-            self._running().approvals.check(read_decision(decision).id)
+            loop, read = self._running(), read_decision(decision)
+            below = loop.children.waiting.get(read.id)
+            if below is not None:
+                msg = f"Approval {read.id} waits in session {below.session_id!r}: decide it there."
+                raise ApprovalNotFoundError(msg)
+            loop.approvals.check(read.id)
         except PerdureError as error:
             raise to_failure(error) from error
 
@@ -257,7 +290,7 @@ class AgentWorkflow:
             retry = not value or input_digest(value) in loop.inputs
             assert self._asked is not None
             check_joining(self._asked, options, retry=retry)
-            waiting = loop.approvals.waiting_id
+            waiting = loop.waiting_id
             if waiting is not None and not retry:
                 msg = f"The session waits for approval {waiting}; resolve it before new input."
                 raise SessionAwaitingApprovalError(
@@ -283,9 +316,9 @@ class AgentWorkflow:
         status = "running"
         if loop.finish_reason:
             status = FINISHED
-        elif waiting is not None:
+        elif loop.waiting_id is not None:
             status = AWAITING_APPROVAL
-        pending = []
+        pending: list[dict[str, Any]] = []
         if waiting is not None:
             arguments = waiting.arguments or ""
             if waiting.shown is not None:
@@ -298,6 +331,17 @@ class AgentWorkflow:
                     "arguments": arguments[:_SHOWN_ARGUMENTS],
                 }
             )
+        pending += [
+            {
+                "id": each.id,
+                "tool_call_id": each.tool_call_id,
+                "tool_name": each.tool_name,
+                "arguments": each.arguments or "",
+                "session_id": each.session_id,
+                "path": each.path,
+            }
+            for each in loop.children.waiting.values()
+        ]
         return {
             "status": status,
             "session_id": loop.log.session_id,

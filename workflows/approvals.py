@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.activities.wire import CallPlan, RunFacts
+    from perdure.workflows.children import Upward
     from perdure.workflows.session_log import SessionLog
 
     IsLong = Callable[[], bool]
@@ -44,9 +45,15 @@ UNKNOWN_QUESTION = (
 class Approvals:
     """Takes decisions for a run, one at a time."""
 
-    def __init__(self, decided: dict[str, DecisionRecord], on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        decided: dict[str, DecisionRecord],
+        on_change: Callable[[], None],
+        upward: Upward,
+    ) -> None:
         self.decided = decided
         self._on_change = on_change
+        self._upward = upward
         self.waiting: CallPlan | None = None
         """The call that waits; its ``approval_id`` is set."""
         self._early: dict[str, Decision] = {}
@@ -75,6 +82,10 @@ class Approvals:
         """Keep a decision whose approval is not announced yet: it can be visible before that."""
         if len(self._early) < _EARLY_LIMIT:
             self._early.setdefault(decision.id, decision)
+
+    def early(self, approval_id: str) -> Decision | None:
+        """The decision that came before its approval was announced, if one did."""
+        return self._early.pop(approval_id, None)
 
     async def decide(self, decision: Decision, log: SessionLog, agent: str) -> DecisionRecord:
         """Take a decision. The store remembers the first one, whichever way it came.
@@ -139,7 +150,8 @@ class Approvals:
         if not asked:
             await self._request(plan, approval_id, facts, log, agent)
         self._on_change()
-        early = self._early.pop(approval_id, None)
+        await self._upward.asks(plan)
+        early = self.early(approval_id)
         if early is not None:
             await self.decide(early, log, agent)
         await self._wait(plan, log, agent, is_long)
@@ -151,6 +163,7 @@ class Approvals:
             return None
         self.waiting = plan.approval_id = plan.expires_ms = None
         self._on_change()
+        await self._upward.decided(approval_id)
         data: dict[str, Any] = {"id": approval_id, **decision_of(record)}
         if plan.reason is not None:
             data["reason"] = plan.reason
@@ -187,6 +200,8 @@ class Approvals:
             "toolName": plan.tool,
             "agentId": agent,
         }
+        if len(self._upward.path) > 1:
+            pending["subagentPath"] = self._upward.path
         if plan.shown is not None:
             pending["args"] = plan.shown
         elif plan.arguments is not None:

@@ -6,46 +6,63 @@ import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perdure.activities.wire import CallPlan, RunFacts
+    from collections.abc import Collection
+
+    from perdure.activities.wire import CallPlan, Report, RunFacts
 
 _SHOWN_ARGUMENTS = 500
 _SHOWN_TEXT = 500
 
 
 def details(
-    workflow_id: str, facts: RunFacts, waiting: CallPlan | None, *, finish_reason: str, text: str
+    workflow_id: str,
+    facts: RunFacts,
+    waiting: CallPlan | None,
+    below: Collection[Report] = (),
+    *,
+    finish_reason: str,
+    text: str,
 ) -> str:
     """Markdown for the run's current details: its state, and how to decide when it waits.
 
     It is kept small, since the UI puts it into a URL, which logs may keep; so a run whose payloads
     are encrypted shows no content here.
     """
+    status = _status(waiting, below, finish_reason)
     lines = [
-        f"**{_status(waiting, finish_reason)}** at step {facts.step} of at most {facts.max_steps}",
+        f"**{status}** at step {facts.step} of at most {facts.max_steps}",
         "",
         f"Tokens: {facts.input_tokens:,} in, {facts.output_tokens:,} out",
     ]
     if waiting is not None:
-        lines += _decision(workflow_id, waiting, private=facts.private)
+        arguments = waiting.arguments
+        lines += _decision(workflow_id, waiting.approval_id or "", arguments, private=facts.private)
+    elif below:
+        for report in below:
+            lines += ["", f"{' > '.join(report.path)} asks for approval of {report.tool_name}."]
+            lines += _decision(workflow_id, report.id, report.arguments, private=facts.private)
     elif text and not facts.private:
         lines += ["", "Last answer:", "", _block(text[:_SHOWN_TEXT])]
     # The UI takes {namespace} and {workflowId} in braces for its own; none of these is ours.
     return "\n".join(lines)
 
 
-def _status(waiting: CallPlan | None, finish_reason: str) -> str:
+def _status(waiting: CallPlan | None, below: Collection[Report], finish_reason: str) -> str:
     if finish_reason:
         return f"Finished ({finish_reason})"
-    return "Running" if waiting is None else f"Waits for approval of {waiting.tool}"
+    if waiting is not None:
+        return f"Waits for approval of {waiting.tool}"
+    return f"Waits for {len(below)} of a sub-agent's calls" if below else "Running"
 
 
-def _decision(workflow_id: str, waiting: CallPlan, *, private: bool) -> list[str]:
-    arguments = waiting.arguments
+def _decision(
+    workflow_id: str, approval_id: str, arguments: str | None, *, private: bool
+) -> list[str]:
     shown = "(large: see `perdure approvals`)" if arguments is None else arguments
     if private:
         shown = "(encrypted: see `perdure approvals`)"
-    approve = json.dumps({"id": waiting.approval_id, "approved": True})
-    reject = json.dumps({"id": waiting.approval_id, "approved": False, "note": "why"})
+    approve = json.dumps({"id": approval_id, "approved": True})
+    reject = json.dumps({"id": approval_id, "approved": False, "note": "why"})
     return [
         "",
         "Arguments:",
@@ -59,7 +76,7 @@ def _decision(workflow_id: str, waiting: CallPlan, *, private: bool) -> list[str
         "or run:",
         "",
         _block(
-            f"perdure approve {waiting.approval_id}\n"
+            f"perdure approve {approval_id}\n"
             f"temporal workflow signal --workflow-id {workflow_id} "
             f"--name resolve_approval --input '{approve}'"
         ),

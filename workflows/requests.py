@@ -13,7 +13,7 @@ from typing import Any
 
 from temporalio.converter import value_to_type
 
-from perdure.activities.wire import INPUT_REF, Carry, Decision, RunRequest
+from perdure.activities.wire import INPUT_REF, Carry, Decision, Delegation, Report, RunRequest
 from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
     SessionConflictError,
@@ -37,6 +37,7 @@ _REQUEST_KEYS = {
     "workflow_id_prefix",
     "claim",
     "traceparent",
+    "delegated",
 }
 _JOINING_KEYS = ("agent", "business_state", "metadata", "max_steps")
 _WAIT = "Wait for the run's end, or send the input alone."
@@ -93,7 +94,33 @@ def read_request(value: Any, workflow_id: str) -> RunRequest:
         workflow_id_prefix=prefix,
         claim=_optional_text(request, "claim"),
         traceparent=_optional_text(request, "traceparent") or "",
+        delegated=_delegation(request.get("delegated")),
     )
+
+
+def _delegation(value: Any) -> Delegation | None:
+    if value is None:
+        return None
+    try:
+        delegated: Delegation = value_to_type(Delegation, value)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        msg = "delegated is what a workflow says that runs an agent; it is not for clients."
+        raise ConfigurationError(msg, field="delegated") from error
+    return delegated
+
+
+def read_report(value: Any) -> Report:
+    """What a sub-agent's run says.
+
+    Raises:
+        ConfigurationError: it is no report.
+    """
+    try:
+        report: Report = value_to_type(Report, value)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        msg = "A report comes from the run of a sub-agent, not from people."
+        raise ConfigurationError(msg, field="report") from error
+    return report
 
 
 def read_carry(value: Any) -> Carry | None:
@@ -145,6 +172,18 @@ def read_decision(value: Any) -> Decision:
         has_result="result" in decision,
         scope=scope if scope == SESSION else None,
     )
+
+
+def to_json(decision: Decision) -> dict[str, Any]:
+    """A decision in the form in which it came."""
+    value: dict[str, Any] = {"id": decision.id, "approved": decision.approved}
+    if decision.note is not None:
+        value["note"] = decision.note
+    if decision.by is not None:
+        value["by"] = decision.by
+    if decision.has_result:
+        value["result"] = decision.result
+    return value
 
 
 def read_joining(value: Any) -> tuple[Any, dict[str, Any]]:

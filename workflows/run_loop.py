@@ -29,6 +29,7 @@ from perdure.checkpoint_bridge.tool_errors import UNKNOWN_OUTCOME
 from perdure.checkpoint_bridge.tool_results import decided_result
 from perdure.workflows import model_dispatch, options
 from perdure.workflows.approvals import Approvals, decision_of
+from perdure.workflows.children import Children
 from perdure.workflows.details import details
 from perdure.workflows.options import (
     HEARTBEAT,
@@ -42,6 +43,8 @@ from perdure.workflows.turn_ends import count_model_call, within_time
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from perdure.activities.wire import RunRequest
+
 MAX_STEPS = "max-steps"
 _ID_LENGTH = 60
 
@@ -53,11 +56,12 @@ class RollOverError(Exception):
 class RunLoop:
     """One run, from where its session is to its end."""
 
-    def __init__(self, agent: str, session_id: str, run_id: str, carry: Carry) -> None:
-        self.agent = agent
+    def __init__(self, asked: RunRequest, run_id: str, carry: Carry) -> None:
+        self.agent = asked.agent
         self.facts = carry.facts
-        self.log = SessionLog(session_id, carry.facts.log_id, run_id, carry.facts.head)
-        self.approvals = Approvals(carry.decided, self.show)
+        self.log = SessionLog(asked.session_id, carry.facts.log_id, run_id, carry.facts.head)
+        self.children = Children(asked, carry.facts, self.log, self.show)
+        self.approvals = Approvals(carry.decided, self.show, self.children.upward)
         self.queue: list[Any] = carry.queue
         self.inputs = carry.inputs
         self.text = carry.text
@@ -105,10 +109,16 @@ class RunLoop:
                 workflow.info().workflow_id,
                 self.facts,
                 self.approvals.waiting,
+                self.children.waiting.values(),
                 finish_reason=self.finish_reason,
                 text=self.text,
             )
         )
+
+    @property
+    def waiting_id(self) -> str | None:
+        """The approval that the run waits for, its own or a sub-agent's."""
+        return self.approvals.waiting_id or next(iter(self.children.waiting), None)
 
     async def cancel_calls(self) -> list[asyncio.Task[None]]:
         """Tell calls in flight to stop; returns their tasks."""
@@ -227,7 +237,9 @@ class RunLoop:
         done = 0
         while done < len(plans):
             at = done
-            await workflow.wait_condition(lambda at=at: at in outcomes or bool(failure))  # type: ignore[misc]
+            await workflow.wait_condition(
+                lambda at=at: at in outcomes or bool(failure) or self.children.must_save  # type: ignore[misc]
+            )
             ready = []
             while done in outcomes and not outcomes[done].uncertain:
                 ready.append((plans[done], outcomes.pop(done)))
@@ -236,6 +248,8 @@ class RunLoop:
                 await self._record(ready)
             elif failure:
                 raise failure[0]
+            elif self.children.must_save:
+                await self.children.save_pause()
             else:
                 # The others finish first: their outcomes are safe while a person thinks.
                 await workflow.wait(self._tasks)
@@ -250,6 +264,8 @@ class RunLoop:
     async def _outcome(self, plan: CallPlan, activity_id: str) -> ToolOutcome:
         if plan.result is not None:
             return ToolOutcome(content=plan.result)
+        if plan.child is not None:
+            return await self.children.run(plan)
         policy = self.facts.tools.get(plan.tool) or ToolPolicy(timeout=1.0)
         task = ToolTask(
             session_id=self.log.session_id,
@@ -284,6 +300,7 @@ class RunLoop:
             data = {"turn": self.facts.turn, "step": self.facts.step}
             events.append(NewEvent(ev.STEP_END, data))
         await self.log.append(events, saves)
+        self.children.saved_results()
 
     # -- people ------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from temporalio import workflow
 
@@ -28,9 +28,19 @@ class SessionLog:
         self.run_id = run_id
         self.head = head
 
-    async def append(self, events: list[NewEvent], saves: list[NewSave] | None = None) -> None:
-        """Append, and wait until it is committed."""
-        self.head = await workflow.execute_local_activity(
+    async def append(
+        self,
+        events: list[NewEvent],
+        saves: list[NewSave] | None = None,
+        *,
+        ordinary: bool = False,
+    ) -> None:
+        """Append, and wait until it is committed.
+
+        ``ordinary``: by an ordinary activity, for what a signal brought.
+        """
+        run: Any = workflow.execute_activity if ordinary else workflow.execute_local_activity
+        self.head = await run(
             ACTIVITY_APPEND,
             Append(
                 session_id=self.session_id,

@@ -75,8 +75,8 @@ def end_if_not_continued(on_crash: str, what: str) -> None:
 async def within_time(loop: RunLoop, run: Awaitable[None]) -> None:
     """Run the loop until its end, or until the turn's time is over.
 
-    The time stands still while an approval waits: :class:`.Approvals` puts the deadline off by
-    what the wait took.
+    The time stands still while an approval waits: :class:`.Approvals`, and :class:`.Children` for
+    those of sub-agents, put the deadline off by what the wait took.
 
     Raises:
         TurnEndError: the time was over first; what was in flight has been told to stop.
@@ -87,10 +87,8 @@ async def within_time(loop: RunLoop, run: Awaitable[None]) -> None:
     running = asyncio.ensure_future(run)
     try:
         while not running.done():
-            if loop.approvals.waiting is not None:
-                await workflow.wait_condition(
-                    lambda: running.done() or loop.approvals.waiting is None
-                )
+            if loop.waiting_id is not None:
+                await workflow.wait_condition(lambda: running.done() or loop.waiting_id is None)
                 continue
             left = (loop.facts.deadline_ms - now_ms()) / 1000
             if left <= 0:

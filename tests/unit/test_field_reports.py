@@ -13,7 +13,6 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 ROWS = set(range(1, 39))
 LATER = {
-    16: "sub-agents",
     32: "streaming",
 }
 """Rows about what is not there yet, and what they wait for; nothing else may be missing."""
