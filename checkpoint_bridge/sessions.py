@@ -12,6 +12,7 @@ from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.blobs import drop_unused
 from perdure.checkpoint_bridge.errors import SessionEndedError
 from perdure.checkpoint_bridge.headers import SESSION_FORMAT_VERSION, header_text
+from perdure.checkpoint_bridge.lineage import ancestors
 from perdure.checkpoint_bridge.schema import approvals, effects, events, logs, saves, sessions
 
 if TYPE_CHECKING:
@@ -132,8 +133,11 @@ def create_session(
 
     ``header`` is what :func:`.headers.header_text` gives.
     """
+    above = [] if parent else ancestors(session_id)
     if header is None:
-        header = header_text(is_seeded=parent is not None, inherited=inherited)
+        header = header_text(
+            is_seeded=parent is not None, inherited=inherited, delegation_depth=len(above) or None
+        )
     result = connection.execute(
         insert(logs)
         .values(
@@ -156,7 +160,7 @@ def create_session(
         status="in-progress",
         step=0,
         approval_id=None,
-        parent_session=parent.session_id if parent else None,
+        parent_session=parent.session_id if parent else next(iter(above), None),
         last_end=None,
         version=parent.version if parent else version,
         phase=OPEN,

@@ -94,6 +94,8 @@ async def test_an_agent_calls_another(bench: Bench, session: str) -> None:
     assert roles == ["system", "user", "assistant", "tool", "assistant"]
     # What it used is its own session's.
     assert (result.usage.model_calls, child.step) == (2, 2)
+    header = (await bench.client.sessions.get(child.session_id).info()).header
+    assert (header.parent_session, header.delegation_depth) == (session, 1)
     (start,) = await bench.events("turn/start", session_id=child.session_id)
     assert (start.data["parentSession"], start.data["delegationDepth"]) == (session, 1)
 
