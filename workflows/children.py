@@ -43,6 +43,7 @@ from perdure.checkpoint_bridge.tool_errors import (
 )
 from perdure.checkpoint_bridge.tool_results import child_result, error_result
 from perdure.workflows.options import CLEANUP, HEARTBEAT, STORE_RETRY, STORE_TIMEOUT
+from perdure.workflows.session_log import now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,6 +121,7 @@ class Children:
         self._saved = ""
         """The approval that the newest save names."""
         self._heard = False
+        self._since_ms = 0
 
     # -- calls -------------------------------------------------------------------------------
 
@@ -230,10 +232,12 @@ class Children:
             return False
         if report.waiting:
             self._heard = False
+            if not self.waiting:
+                self._since_ms = now_ms()
             self.waiting[report.id] = report
+            self._on_change()
         else:
-            self.waiting.pop(report.id, None)
-        self._on_change()
+            self._drop([report.id])
         await self.upward.send(report)
         return True
 
@@ -281,10 +285,17 @@ class Children:
         )
 
     def _forget(self, session_id: str) -> None:
-        gone = [each.id for each in self.waiting.values() if is_within(each.session_id, session_id)]
-        for approval_id in gone:
-            del self.waiting[approval_id]
-        if gone:
+        reports = self.waiting.values()
+        self._drop([each.id for each in reports if is_within(each.session_id, session_id)])
+
+    def _drop(self, approval_ids: list[str]) -> None:
+        waited = bool(self.waiting)
+        for approval_id in approval_ids:
+            self.waiting.pop(approval_id, None)
+        if waited and not self.waiting and self._facts.deadline_ms:
+            # A turn's time stands still while people think.
+            self._facts.deadline_ms += now_ms() - self._since_ms
+        if approval_ids:
             self._on_change()
 
 
