@@ -183,6 +183,8 @@ def to_json(decision: Decision) -> dict[str, Any]:
         value["by"] = decision.by
     if decision.has_result:
         value["result"] = decision.result
+    if decision.scope is not None:
+        value["scope"] = decision.scope
     return value
 
 
