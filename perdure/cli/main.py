@@ -32,6 +32,7 @@ from perdure import __version__
 from perdure.checkpoint_bridge.errors import PerdureError
 from perdure.cli import (
     changing,
+    codec,
     compacting,
     demo,
     exits,
@@ -64,6 +65,7 @@ for _panel, _name, _command in (
     (_TRY, "demo", demo.demo),
     (_TRY, "dev", serving.dev),
     (_TRY, "worker", serving.worker),
+    (_TRY, "codec-server", codec.codec_server),
     (_RUNS, "run", running.run),
     (_RUNS, "approvals", reading.approvals),
     (_RUNS, "approve", running.approve),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -34,8 +33,8 @@ from perdure.cli.rollout import (
     ReadyFileOption,
     Rollout,
 )
+from perdure.cli.signals import StopSignals
 from perdure.cli.text import one_line
-from perdure.process import EXIT_INTERRUPTED, end_now
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -301,7 +300,7 @@ async def _serve(
     from perdure.worker import serving
 
     log = logging.getLogger("perdure.worker")
-    stop = _StopSignals()
+    stop = StopSignals()
     store = where.open_store(create=True)
     rollout = rollout or Rollout()
     try:
@@ -354,23 +353,3 @@ def _server_ended(server: DevServer) -> PerdureError:
     last = server.log_tail(1)
     msg = f"The Temporal server at {server.address} ended" + (f": {last}" if last else ".")
     return TemporalUnavailableError(msg, hint="Start `perdure dev` again; runs go on from there.")
-
-
-class _StopSignals:
-    """While entered, SIGINT and SIGTERM ask to stop; another SIGINT afterwards ends the process."""
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-
-    async def __aenter__(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            # Windows has no handlers in loops; there Ctrl-C cancels the program.
-            with contextlib.suppress(NotImplementedError):
-                loop.add_signal_handler(number, self.asked.set)
-
-    async def __aexit__(self, *_: object) -> None:
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(NotImplementedError):
-            loop.add_signal_handler(signal.SIGINT, end_now, EXIT_INTERRUPTED)
-            loop.remove_signal_handler(signal.SIGTERM)
