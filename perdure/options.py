@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -42,13 +43,11 @@ class Limits:
             ConfigurationError: one of them is none.
         """
         calls = self.max_model_calls
-        if calls is not None and (isinstance(calls, bool) or not isinstance(calls, int)):
+        if calls is not None and not (_is_number(calls) and isinstance(calls, int)):
             _refuse("max_model_calls", "a whole number", calls)
-        for name in ("max_model_calls", "max_turn_seconds", "max_tool_seconds"):
+        for name in ("max_turn_seconds", "max_tool_seconds"):
             value = getattr(self, name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+            if value is not None and not _is_number(value):
                 _refuse(name, "a number", value)
 
     def tool_seconds(self, timeout: float) -> float:
@@ -110,6 +109,12 @@ def chosen(name: str, given: Any, default: Any, kind: Any) -> Any:
         msg = f"{name} is one of {', '.join(get_args(kind))}, not {given!r}."
         raise ConfigurationError(msg, field=name)
     return given
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return math.isfinite(value) and value >= 0
 
 
 def _refuse(name: str, what: str, value: object) -> None:

@@ -9,6 +9,7 @@ from perdure.checkpoint_bridge.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
     ForkBoundaryError,
+    NotATurnError,
     PerdureError,
     SessionAwaitingApprovalError,
     SessionExistsError,
@@ -29,6 +30,7 @@ _USAGE_ERRORS = (
     CheckpointNotFoundError,
     ApprovalNotFoundError,
     ForkBoundaryError,
+    NotATurnError,
     SessionExistsError,
 )
 """The command line named something that is not there, or that cannot be."""

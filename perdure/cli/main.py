@@ -42,6 +42,7 @@ from perdure.cli import (
     running,
     serving,
     stopping,
+    turns,
 )
 from perdure.cli.output import make_output_safe
 from perdure.process import run_program
@@ -76,6 +77,7 @@ for _panel, _name, _command in (
     (_SESSIONS, "show", reading.show_session),
     (_SESSIONS, "history", reading.history),
     (_SESSIONS, "events", reading.events),
+    (_SESSIONS, "outcome", turns.outcome),
     (_SESSIONS, "fork", changing.fork),
     (_SESSIONS, "compact", compacting.compact),
     (_SESSIONS, "compare", reading.compare),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry, PendingApproval
     from perdure.checkpoint_bridge.events import Event
+    from perdure.checkpoint_bridge.turn_log import Outcome
     from perdure.results import SessionInfo
 
 _STYLES = {
@@ -29,6 +30,8 @@ _STYLES = {
     "awaiting-approval": "yellow",
     "in-progress": "cyan",
     "failed": "red",
+    "ended": "green",
+    "pending": "cyan",
 }
 
 SHORT = 400
@@ -97,6 +100,32 @@ def sessions(found: Sequence[SessionInfo]) -> RenderableType:
             )
             for each in found
         ),
+    )
+
+
+def outcome(found: Outcome) -> RenderableType:
+    """What became of a turn."""
+    reason = found.reason or {}
+    error = found.error or {}
+    ended = reason.get("kind", "") if not error else f"{error.get('code')}: {error.get('message')}"
+    return Group(
+        table(
+            "TURN",
+            "STATE",
+            "END",
+            "TOOL ERRORS",
+            "OPEN CALLS",
+            rows=[
+                (
+                    found.sequence,
+                    status(found.state),
+                    one_line(str(ended), SHORT),
+                    found.tool_errors,
+                    len(found.open_tools),
+                )
+            ],
+        ),
+        Text(clean(found.answer or "")),
     )
 
 
