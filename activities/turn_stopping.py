@@ -17,6 +17,7 @@ from perdure.checkpoint_bridge.errors import LogConflictError
 from perdure.checkpoint_bridge.event_log import Batch
 from perdure.checkpoint_bridge.events import NewEvent
 from perdure.checkpoint_bridge.ledger import TURN_HOOK, EffectId
+from perdure.checkpoint_bridge.sessions import OPEN
 from perdure.checkpoint_bridge.transcript import INJECTED_BY, input_messages
 
 if TYPE_CHECKING:
@@ -92,6 +93,9 @@ class TurnStopping(Deps):
             for message in messages
         ]
         for remaining in reversed(range(_TRIES)):
+            row = await self.store.session(task.session_id)
+            if row is None or row.phase != OPEN:
+                return task.head  # there is no next turn
             since = await self.store.events(task.session_id, after=task.head)
             head = task.head + len(since)
             if any(event.data.get("afterTurn") == task.turn for event in since):

@@ -22,6 +22,7 @@ from perdure.checkpoint_bridge.errors import (
 from perdure.checkpoint_bridge.event_log import Batch
 from perdure.checkpoint_bridge.events import NewEvent, NewSave
 from perdure.checkpoint_bridge.messages import Message, text_of
+from perdure.checkpoint_bridge.sessions import refuse_ended
 from perdure.checkpoint_bridge.sql_store import run_goes_on, session_not_found
 from perdure.checkpoint_bridge.stored import now_ms
 
@@ -79,6 +80,7 @@ async def compact(
         row = await store.session(session_id)
         if row is None:
             raise session_not_found(session_id)
+        refuse_ended(row)
         state = await store.state(row.log_id, row.head)
         _check_idle(session_id, state)
         cut = _cut(state, keep_last)

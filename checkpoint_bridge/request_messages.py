@@ -186,6 +186,41 @@ def ranges(places: Sequence[int]) -> list[tuple[int, int]]:
     ]
 
 
+def history_record(
+    state: SessionState,
+    policy: HistoryPolicy,
+    budget: HistoryBudget | None,
+    *,
+    shown: Callable[[dict[str, Any]], dict[str, Any]] = _as_it_is,
+) -> dict[str, Any]:
+    """What the record of a request says of it: enough to build its messages again.
+
+    ``{policy, budget, places}`` with the policy's name (``custom`` for one of one's own), what
+    the budget was (``{"tokens": n}``), and the ranges of messages that were shown; ``null`` for
+    all of them. The ranges tell it, so that neither a function nor a tokenizer is needed later.
+    """
+    everything = policy == KEEP and budget is None
+    places = [] if everything else select(state, policy, budget, shown=shown)
+    return {
+        "policy": "custom" if callable(policy) else policy,
+        "budget": None if budget is None else {type(budget).__name__.lower(): budget.limit},
+        "places": None if everything else [list(each) for each in ranges(places)],
+    }
+
+
+def recorded_messages(
+    messages: Sequence[dict[str, Any]],
+    record: dict[str, Any],
+    *,
+    shown: Callable[[dict[str, Any]], dict[str, Any]] = _as_it_is,
+) -> list[dict[str, Any]]:
+    """The messages of a request, of the transcript at its place and its :func:`history_record`."""
+    if record["places"] is None:
+        return [shown(message) for message in messages]
+    places = (at for start, end in record["places"] for at in range(start, end))
+    return visible(messages, places, shown=shown)
+
+
 _Turn: TypeAlias = tuple["Span", Sequence[int]]
 
 

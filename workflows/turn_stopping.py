@@ -37,6 +37,8 @@ async def turn_stopping(loop: RunLoop) -> None:
             heartbeat_timeout=HEARTBEAT,
             retry_policy=HOOK_RETRY,
             summary="on_turn_stopping",
+            # A hook that was told to stop must not append when the run is over.
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         )
     except ActivityError as error:
         if is_cancelled_exception(error):

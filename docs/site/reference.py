@@ -21,6 +21,8 @@ _API = {
         "perdure.tools.tool",
         "perdure.tools.ToolContext",
         "perdure.options",
+        "perdure.history_options",
+        "perdure.activities.turn_context",
     ],
     "The client": [
         "perdure.client.connect",

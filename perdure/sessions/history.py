@@ -46,7 +46,8 @@ class History(SessionPart):
 
         Raises:
             SessionNotFoundError: there is no such session.
-            SessionConflictError: a run goes on or was cut off, or calls have no result yet.
+            SessionConflictError: a run goes on or was cut off, calls have no result yet, or the
+                session was ended.
             ConfigurationError: an argument is wrong; nothing was done.
         """
         return await compact(

@@ -18,10 +18,11 @@ from perdure.checkpoint_bridge.events import Event, NewEvent, decode, dump
 from perdure.checkpoint_bridge.fold import SessionState, spent
 from perdure.checkpoint_bridge.request_messages import (
     HistoryTurn,
+    history_record,
     ranges,
+    recorded_messages,
     request_messages,
     select,
-    visible,
 )
 from perdure.checkpoint_bridge.transcript import (
     INJECTED_BY,
@@ -226,6 +227,21 @@ def test_f38_the_budget_counts_what_is_shown_and_after_the_policy() -> None:
     )
     assert texts(cut) == ["question 1", "answer no1", "q3", "", "x" * 10]
     assert shown(state, "exclude_unfinished", budget) == ["q3", "", "x" * 1000]
+
+
+def test_what_the_record_of_a_request_says() -> None:
+    state = fold(system("S"), *turn(1), *turn(2, "error"), *turn(3))
+    assert history_record(state, "keep", None) == {"policy": "keep", "budget": None, "places": None}
+    assert history_record(state, "exclude_unfinished", Tokens(99)) == {
+        "policy": "exclude_unfinished",
+        "budget": {"tokens": 99},
+        "places": [[0, 3], [5, 7]],
+    }
+    assert history_record(state, no_progress, Chars(1)) == {
+        "policy": "custom",
+        "budget": {"chars": 1},
+        "places": [[0, 1], [5, 7]],
+    }
 
 
 def no_progress(turns: Sequence[HistoryTurn]) -> list[HistoryTurn]:
@@ -446,7 +462,9 @@ class Conversation:
                 made = request_messages(self.state, policy, limit)
                 assert_valid(made)
                 places = select(self.state, policy, limit)
-                assert visible(self.state.messages, places) == made
+                # A request can be built again from what its record says.
+                record = json.loads(dump(history_record(self.state, policy, limit)))
+                assert recorded_messages(self.state.messages, record) == made
                 assert places == sorted(set(places))
                 if not callable(policy):
                     count = len(self.state.messages)

@@ -306,6 +306,25 @@ async def test_f41_a_hook_that_fails_ends_no_run(bench: Bench, session: str) -> 
     assert asked(model.requests[-1]) == ["1", "A 1", "2"]
 
 
+async def test_f41_a_cancel_during_the_hook_comes_too_late(bench: Bench, session: str) -> None:
+    gate = bench.gate()
+
+    async def slow(_: TurnContext) -> list[UserMessage | str]:
+        await gate.hold()
+        return ["[Memory] x"]
+
+    model = by_question(bench)
+    async with bench.serving(Agent("b", provider=model, on_turn_stopping=slow)):
+        handle = await bench.client.start("b", "1", session_id=session)
+        await gate.reached()
+        await handle.cancel()
+        result = await handle.result()
+        assert (result.finish_reason, result.text) == ("stop", "A 1")
+        gate.open()
+        await bench.client.execute("b", "2", session_id=session)
+    assert asked(model.requests[-1]) == ["1", "A 1", "2"]
+
+
 async def test_f41_what_a_hook_gave_is_there_once(
     bench: Bench, session: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

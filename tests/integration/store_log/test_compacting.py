@@ -11,7 +11,12 @@ import pytest
 from perdure import derive_messages
 from perdure.checkpoint_bridge import Checkpoint, events as ev
 from perdure.checkpoint_bridge.compacting import compact
-from perdure.checkpoint_bridge.errors import ConfigurationError, SessionConflictError
+from perdure.checkpoint_bridge.ending import begin_end, finish_end
+from perdure.checkpoint_bridge.errors import (
+    ConfigurationError,
+    SessionConflictError,
+    SessionEndedError,
+)
 from perdure.checkpoint_bridge.events import NewEvent
 from perdure.cli.main import run as run_command
 
@@ -103,6 +108,14 @@ async def test_calls_without_results_are_not_compacted_away(store, begin, make):
     await run.append(NewEvent(ev.TURN_END, {"turn": 2, "reason": {"kind": "error"}}))
     with pytest.raises(SessionConflictError, match="no result yet"):
         await compact(store, "trip", keep_last=1, summary="S")
+
+
+async def test_an_ended_session_stays_as_it_is(store, begin, make):
+    await converse(store, begin, make, 2)
+    await begin_end(store, "trip")
+    await finish_end(store, "trip")
+    with pytest.raises(SessionEndedError):
+        await compact(store, "trip", keep_last=1)
 
 
 async def test_a_record_from_outside_is_compacted(store):
