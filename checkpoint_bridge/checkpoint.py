@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from perdure.checkpoint_bridge._record import Field, Record, one, plain, records
 from perdure.checkpoint_bridge.fingerprints import AgentFingerprint
 from perdure.checkpoint_bridge.messages import Message, ToolCall
 from perdure.checkpoint_bridge.stable_json import Json, JsonObject, bytes_to_json, copy_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "AgentFingerprint",
@@ -74,7 +77,10 @@ class StepUsage(Record):
 class Checkpoint(Record):
     """A run's whole transcript with its counters: what a session resumes from."""
 
-    __slots__ = ()
+    __slots__ = ("_load",)
+
+    _load: Callable[[], JsonObject]
+    """Gives :attr:`raw` when it is first asked for."""
 
     agent_id = Field[str]("agentId", str)
     """``""`` when the agent has no id."""
@@ -108,6 +114,20 @@ class Checkpoint(Record):
     def has_business_state(self) -> bool:
         """Whether the state was ever set: absent is never, ``null`` is cleared."""
         return "businessState" in self
+
+    @classmethod
+    def later(cls, load: Callable[[], JsonObject]) -> Self:
+        """A checkpoint that is read when it is first looked into."""
+        checkpoint = cls.__new__(cls)
+        checkpoint._load = load  # noqa: SLF001 - its own
+        return checkpoint
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for what has no value yet: ``raw`` of one made by :meth:`later`."""
+        if name != "raw":
+            raise AttributeError(name)
+        self.raw = self._load()
+        return self.raw
 
 
 class _Fact(Field[T]):

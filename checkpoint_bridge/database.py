@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, event, inspect, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.pool import NullPool, StaticPool
 
 from perdure.checkpoint_bridge.errors import ConfigurationError, LogConflictError, StorageError
 from perdure.checkpoint_bridge.schema import SCHEMA_REVISION, VERSION_TABLE
@@ -129,6 +129,17 @@ class Database:
         backend = await self.open(write=True)
         with self._errors():
             return await backend.run(_call(use, args, kwargs), write=True)
+
+    def read_now(
+        self, use: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """As :meth:`read`, for code that cannot wait: it blocks its thread.
+
+        Not for a store in memory, whose one connection is another thread's.
+        """
+        engine = create_engine(self.url, poolclass=NullPool)
+        with self._errors(), engine.connect() as connection:
+            return use(connection, *args, **kwargs)
 
     async def open(self, *, write: bool = False) -> _Backend:
         """Connect and migrate. Safe to call by many processes at once.

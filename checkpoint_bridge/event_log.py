@@ -383,17 +383,20 @@ def in_lineage(parts: Sequence[tuple[int, int, int | None]], start: int) -> Colu
     )
 
 
-def newest_event(connection: Connection, log_id: int, type_: str) -> int | None:
-    """``seq`` of the newest event of a type, own or inherited, or ``None``."""
+def newest_event(
+    connection: Connection, log_id: int, *types: str, before: int | None = None
+) -> int | None:
+    """``seq`` of the newest event of some types, own or inherited, or ``None``."""
     for part, first, stop in reversed(lineage(connection, log_id)):
         query = (
             select(events.c.seq)
-            .where(events.c.log_id == part, events.c.seq >= first, events.c.type == type_)
+            .where(events.c.log_id == part, events.c.seq >= first, events.c.type.in_(types))
             .order_by(events.c.seq.desc())
             .limit(1)
         )
-        if stop is not None:
-            query = query.where(events.c.seq < stop)
+        for end in (stop, before):
+            if end is not None:
+                query = query.where(events.c.seq < end)
         found: int | None = connection.scalar(query)
         if found is not None:
             return found

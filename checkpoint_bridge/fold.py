@@ -359,6 +359,20 @@ def spent(events: Iterable[Event], *, own: bool = True, attempts: bool = True) -
     return usage
 
 
+TAKES_OVER = frozenset(
+    {
+        ev.TURN_START,
+        ev.USER_MESSAGE,
+        ev.SYSTEM_MESSAGE,
+        ev.ASSISTANT_MESSAGE,
+        ev.TOOL_RESULT,
+        ev.TRANSCRIPT_DELTA,
+        ev.BUSINESS_STATE,
+        ev.SESSION_CLEARED,
+    }
+)
+"""After one of these a checkpoint is ours, and no longer a record as it came from outside."""
+
 _HANDLERS = {
     ev.TURN_START: "_on_turn_start",
     ev.TURN_END: "_on_turn_end",

@@ -19,6 +19,7 @@ from perdure.checkpoint_bridge import events as ev, sessions as session_rows
 from perdure.checkpoint_bridge.blobs import drop_orphans, find_orphans
 from perdure.checkpoint_bridge.errors import ConfigurationError, StorageError
 from perdure.checkpoint_bridge.event_log import cut_ring
+from perdure.checkpoint_bridge.part import StorePart
 from perdure.checkpoint_bridge.schema import saves, sessions
 from perdure.checkpoint_bridge.stored import now_ms
 
@@ -60,11 +61,8 @@ class Pruned:
     """Large values that nothing named any more."""
 
 
-class Prunable:
+class Prunable(StorePart):
     """The part of a store that prunes."""
-
-    database: Database
-    history_limit: int
 
     async def prune(
         self,
@@ -135,7 +133,7 @@ class Prunable:
     async def _prune_saves(
         self, gone: list[str], agent: str | None, before: int | None, *, dry_run: bool
     ) -> int:
-        keep = max(1, self.history_limit)
+        keep = self.keep_saves
         found = await self.database.read(_logs_with_old_saves, keep, agent, before)
         deleted = set(gone)  # in a dry run they are still there
         logs = [log_id for log_id, session_id in found if session_id not in deleted]

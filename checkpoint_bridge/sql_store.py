@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from perdure.checkpoint_bridge import (
     approvals as approval_rows,
     events as ev,
-    forking,
     ledger,
     sessions,
 )
@@ -21,20 +20,20 @@ from perdure.checkpoint_bridge.errors import (
     SessionConflictError,
     SessionNotFoundError,
 )
-from perdure.checkpoint_bridge.event_log import Batch, append, newest_saves, read_events
+from perdure.checkpoint_bridge.event_log import Batch, append, read_events
 from perdure.checkpoint_bridge.events import Event, NewEvent
 from perdure.checkpoint_bridge.fold import SessionState
-from perdure.checkpoint_bridge.fork import ForkPatch, apply_patch
+from perdure.checkpoint_bridge.forking import Forkable, checkpoint_at, row_and_saves, tries
 from perdure.checkpoint_bridge.formats import CURRENT, LogFormats
 from perdure.checkpoint_bridge.pruning import Prunable
 from perdure.checkpoint_bridge.record_events import record_events
 from perdure.checkpoint_bridge.stable_json import copy_json
-from perdure.checkpoint_bridge.store import DEFAULT_HISTORY_LIMIT, check_history_limit, no_such_step
+from perdure.checkpoint_bridge.store import DEFAULT_HISTORY_LIMIT, check_history_limit
 from perdure.checkpoint_bridge.stored import entry_record, now_ms
 from perdure.checkpoint_bridge.upgrading import Versioned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Self
 
     from sqlalchemy import Connection
@@ -45,10 +44,9 @@ if TYPE_CHECKING:
 
 _CACHED_LOGS = 256
 _CACHED_UIDS = 10_000
-_TRIES = 20
 
 
-class SqlStore(Prunable, Versioned):
+class SqlStore(Forkable, Prunable, Versioned):
     """Sessions in SQLite or PostgreSQL.
 
     It is a documented ``CheckpointStore`` with history; the runs themselves write events, and
@@ -112,7 +110,7 @@ class SqlStore(Prunable, Versioned):
     async def save_at(self, session_id: str, checkpoint: Checkpoint, saved_at_ms: int) -> None:
         """As :meth:`save`, with the time of the save that the record had where it comes from."""
         record = checkpoint.to_json()
-        for last in _tries():
+        for last in tries():
             try:
                 row = await self.database.write(_find_or_create, session_id, record, saved_at_ms)
                 state = await self.state(row.log_id, row.head)
@@ -130,10 +128,10 @@ class SqlStore(Prunable, Versioned):
 
     async def load(self, session_id: str) -> Checkpoint | None:
         """The newest checkpoint of a session, or ``None``."""
-        row, kept = await self.database.read(_row_and_saves, session_id, 1)
+        row, kept = await self.database.read(row_and_saves, session_id, 1)
         if row is not None and row.version != self.formats.version:
             await self.session(session_id)  # brings its log to the current format
-            row, kept = await self.database.read(_row_and_saves, session_id, 1)
+            row, kept = await self.database.read(row_and_saves, session_id, 1)
         if row is None or not row.has_checkpoint or not kept:
             return None
         try:
@@ -141,7 +139,7 @@ class SqlStore(Prunable, Versioned):
         except LogConflictError:
             return None  # deleted just now
         # A copy: the state is shared, and a caller may change what it got.
-        return Checkpoint.from_json(copy_json(_checkpoint(state, session_id, kept[0])))
+        return Checkpoint.from_json(copy_json(checkpoint_at(state, session_id, kept[0])))
 
     async def history(self, session_id: str, limit: int | None = None) -> list[HistoryEntry]:
         """The saves that are kept, newest first; ``[]`` for an unknown session."""
@@ -154,7 +152,7 @@ class SqlStore(Prunable, Versioned):
         entries = []
         for save in reversed(kept):
             state.fold(log[state.through : save.through_seq])
-            record = _checkpoint(state, session_id, save)
+            record = checkpoint_at(state, session_id, save)
             entries.append(HistoryEntry.later(entry_record(record, save.saved_at)))
         return entries[::-1]
 
@@ -169,7 +167,7 @@ class SqlStore(Prunable, Versioned):
             session_id,
             keep_history=keep_history,
             time_ms=now_ms(),
-            keep_saves=self._keep,
+            keep_saves=self.keep_saves,
         )
 
     # -- sessions and the log ----------------------------------------------------------------
@@ -202,7 +200,7 @@ class SqlStore(Prunable, Versioned):
             LogConflictError: somebody wrote to the session meanwhile; read it again.
         SessionEndedError: it takes no more messages.
         """
-        keep = self._keep
+        keep = self.keep_saves
 
         def open_session(connection: Connection) -> tuple[int, int]:
             row = sessions.open_row(connection, session_id, agent=agent, time_ms=time_ms)
@@ -215,7 +213,7 @@ class SqlStore(Prunable, Versioned):
 
     async def append(self, batch: Batch) -> int:
         """Append to a log (see :func:`.event_log.append`); returns its length after it."""
-        end = await self.database.write(append, batch, keep_saves=self._keep)
+        end = await self.database.write(append, batch, keep_saves=self.keep_saves)
         if end == batch.head + len(batch.events):
             self._follow(batch)
         if batch.saves:
@@ -241,7 +239,7 @@ class SqlStore(Prunable, Versioned):
 
     async def close_run(self, batch: Batch, reason: str) -> int:
         """Append what closes a run, and close the approvals that it waited for."""
-        keep = self._keep
+        keep = self.keep_saves
 
         def close_run(connection: Connection) -> int:
             approval_rows.close_approvals(connection, batch.log_id, reason, batch.time_ms)
@@ -365,64 +363,6 @@ class SqlStore(Prunable, Versioned):
 
         return await self.database.write(decide)
 
-    # -- forks -------------------------------------------------------------------------------
-
-    async def fork(
-        self,
-        session_id: str,
-        *,
-        from_step: int,
-        patch: ForkPatch | None = None,
-        new_session_id: str | None = None,
-    ) -> tuple[str, Checkpoint]:
-        """Start a session from a step of another one's history, sharing its events.
-
-        Returns:
-            The fork's id and its checkpoint.
-
-        Raises:
-            CheckpointNotFoundError: the history keeps no such step.
-            ConfigurationError: the new id is taken, or the patch does not fit.
-        """
-        await self.session(session_id)  # its log has the current format then
-        source, kept = await self.database.read(_row_and_saves, session_id, self.history_limit)
-        save = next((save for save in kept if save.step == from_step), None)
-        if source is None or save is None:
-            raise no_such_step(session_id, from_step, {save.step for save in kept})
-        state = await self.state(source.log_id, save.through_seq)
-        record = apply_patch(_checkpoint(state, session_id, save), patch)
-        for last in _tries():
-            try:
-                fork_id = await self.database.write(
-                    forking.write_fork,
-                    source,
-                    save,
-                    state,
-                    record,
-                    new_session_id=new_session_id,
-                    time_ms=now_ms(),
-                    keep_saves=self._keep,
-                )
-            except LogConflictError:
-                # Another process took the id between our look and our insert.
-                if last:
-                    raise
-            else:
-                self.tell_saved(now_ms())
-                return fork_id, Checkpoint.from_json({**record, "sessionId": fork_id})
-        raise AssertionError
-
-    @property
-    def _keep(self) -> int:
-        """Save rows to keep: the newest is the checkpoint, even when no history is kept."""
-        return max(1, self.history_limit)
-
-
-def _tries() -> Iterator[bool]:
-    """Try again where another process was faster; true at the last time."""
-    yield from (False,) * (_TRIES - 1)
-    yield True
-
 
 def _find_or_create(
     connection: Connection, session_id: str, record: dict[str, Any], time_ms: int
@@ -434,17 +374,10 @@ def _find_or_create(
     return sessions.create_session(connection, session_id, agent=agent, time_ms=time_ms)
 
 
-def _row_and_saves(
-    connection: Connection, session_id: str, count: int
-) -> tuple[SessionRow | None, Sequence[Any]]:
-    row = sessions.find_session(connection, session_id)
-    return row, newest_saves(connection, row.log_id, count) if row and count else ()
-
-
 def _saves_and_events(
     connection: Connection, session_id: str, count: int
 ) -> tuple[Sequence[Any], list[Event]]:
-    row, kept = _row_and_saves(connection, session_id, count)
+    row, kept = row_and_saves(connection, session_id, count)
     if row is None or not kept:
         return (), []
     return kept, read_events(connection, row.log_id, 0, kept[0].through_seq)
@@ -469,15 +402,6 @@ def _delete(
     append(connection, batch, keep_saves=keep_saves)
     approval_rows.close_approvals(connection, row.log_id, "deleted", time_ms)
     sessions.set_cleared(connection, session_id)
-
-
-def _checkpoint(state: SessionState, session_id: str, save: Any) -> dict[str, Any]:
-    return state.checkpoint(
-        session_id,
-        status=save.status,
-        finish_reason=save.finish_reason,
-        approval_id=save.approval_id,
-    )
 
 
 def run_goes_on(session_id: str) -> SessionConflictError:

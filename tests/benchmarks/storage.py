@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.event_log import Batch
-from perdure.checkpoint_bridge.events import NewEvent, NewSave, encode
+from perdure.checkpoint_bridge.events import NewEvent, NewSave
 from perdure.checkpoint_bridge.sql_store import SqlStore
 from tests.benchmarks.report import Row
 from tests.benchmarks.rig import clock
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from tests.benchmarks.runs import Sizes
@@ -37,18 +36,22 @@ def conversation(messages: int, size: int = _MESSAGE) -> list[NewEvent]:
     return events
 
 
+async def write(store: SqlStore, session_id: str, events: list[NewEvent]) -> None:
+    """Make a finished session of events."""
+    log_id, head = await store.open_session(
+        session_id, agent="bench", run_id="r", head=0, time_ms=1, events=[]
+    )
+    save = NewSave(len(events), ev.FINISHED, "stop")
+    await store.append(Batch(session_id, log_id, "r", head, 2, events, [save]))
+
+
 async def fork(folder: Path, sizes: Sizes) -> list[Row]:
     """Fork a session of 10 MB and one of 10 KB, each by a store that has read nothing before."""
     url = f"sqlite:///{folder / 'forks.db'}"
     kinds = {"small": 10, "large": 10_000}
     async with SqlStore(url) as store:
         for name, messages in kinds.items():
-            log_id, head = await store.open_session(
-                name, agent="bench", run_id="r", head=0, time_ms=1, events=[]
-            )
-            events = conversation(messages)
-            save = NewSave(len(events), ev.FINISHED, "stop")
-            await store.append(Batch(name, log_id, "r", head, 2, events, [save]))
+            await write(store, name, conversation(messages))
     times: dict[str, list[float]] = {name: [] for name in kinds}
     for _ in range(sizes.forks):
         for name, messages in kinds.items():
@@ -64,9 +67,9 @@ async def many(folder: Path, sizes: Sizes) -> list[Row]:
     """Reads of a store with 10,000 sessions of 100 events."""
     path = folder / "many.db"
     url = f"sqlite:///{path}"
-    async with SqlStore(url):
-        pass
-    seed(path, sizes.sessions, sizes.events_each)
+    async with SqlStore(url) as store:
+        await write(store, "s1", conversation(sizes.events_each - 2, 200))
+    multiply(path, sizes.sessions)
     middle = f"s{sizes.sessions // 2}"
     title = f"{sizes.sessions:,} sessions of {sizes.events_each} events"
     reads: dict[str, Callable[[SqlStore], Awaitable[Any]]] = {
@@ -86,38 +89,22 @@ async def many(folder: Path, sizes: Sizes) -> list[Row]:
     return rows
 
 
-def seed(path: Path, sessions: int, events_each: int) -> None:
-    """Fill a store with finished sessions, past the store's own code: a million events."""
-    encoded = [encode(event) for event in conversation(events_each - 2, 200)]
-    end = json.dumps({"kind": "completed"})
-
-    def events() -> Iterator[tuple[Any, ...]]:
-        for number in range(1, sessions + 1):
-            for seq, event in enumerate(encoded):
-                yield number, seq, event.type, number, event.data, event.ref, event.digest
-
-    def many(marks: int) -> str:
-        return ", ".join("?" * marks)
-
+def multiply(path: Path, count: int) -> None:
+    """Make ``count`` sessions of the one that a store holds, past the store's own code."""
+    own = {
+        "perdure_logs": {"id": "n", "uid": "printf('%032d', n)"},
+        "perdure_sessions": {"session_id": "'s' || n", "log_id": "n", "updated_at": "n"},
+        "perdure_events": {"log_id": "n"},
+        "perdure_saves": {"log_id": "n"},
+    }
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        numbers = range(1, sessions + 1)
-        connection.executemany(
-            "INSERT INTO perdure_logs (id, uid, inherited) VALUES (?, ?, 0)",
-            ((number, f"{number:032d}") for number in numbers),
-        )
-        names = "session_id, log_id, head, writer, agent, title, created_at, updated_at"
-        names += ", has_checkpoint, status, step, last_end"
-        connection.executemany(
-            f"INSERT INTO perdure_sessions ({names}) VALUES ({many(12)})",
-            (
-                (f"s{n}", n, len(encoded), "r", "bench", "Hello", n, n, 1, ev.FINISHED, 49, end)
-                for n in numbers
-            ),
-        )
-        names = "log_id, seq, type, time_ms, data, ref, digest"
-        connection.executemany(f"INSERT INTO perdure_events ({names}) VALUES ({many(7)})", events())
-        names = "log_id, through_seq, step, status, finish_reason, saved_at"
-        connection.executemany(
-            f"INSERT INTO perdure_saves ({names}) VALUES ({many(6)})",
-            ((n, len(encoded), 49, ev.FINISHED, "stop", n) for n in numbers),
-        )
+        for table, changed in own.items():
+            names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+            values = ", ".join(changed.get(name, f"one.{name}") for name in names)
+            connection.execute(
+                "WITH RECURSIVE numbers(n) AS "
+                "(SELECT 2 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?) "
+                f"INSERT INTO {table} SELECT {values} FROM numbers, "
+                f"(SELECT * FROM {table} WHERE {next(iter(changed))} IN (1, 's1')) AS one",
+                (count,),
+            )
