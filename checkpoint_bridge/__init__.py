@@ -29,12 +29,14 @@ if TYPE_CHECKING:
         fingerprint,
     )
     from perdure.checkpoint_bridge.fork import UNSET, ForkPatch, apply_patch
+    from perdure.checkpoint_bridge.hooks import SessionHooks
     from perdure.checkpoint_bridge.importing import Imported, import_all, import_session
     from perdure.checkpoint_bridge.key_value import KeyValueStore
     from perdure.checkpoint_bridge.lousho_files import LoushoFileStore
     from perdure.checkpoint_bridge.lousho_sqlite import LoushoSqliteStore
     from perdure.checkpoint_bridge.messages import Message, ToolCall, text_of
     from perdure.checkpoint_bridge.mirror import Mirror, mirroring
+    from perdure.checkpoint_bridge.retention import Retention
     from perdure.checkpoint_bridge.sql_store import MemoryStore, SqlStore
     from perdure.checkpoint_bridge.stable_json import normalize_arguments
     from perdure.checkpoint_bridge.store import (
@@ -72,7 +74,9 @@ __all__ = [
     "Mirror",
     "PendingApproval",
     "PendingTurn",
+    "Retention",
     "RunUsage",
+    "SessionHooks",
     "SqlStore",
     "StepUsage",
     "StoredApproval",
@@ -125,6 +129,8 @@ _MODULES = {
     "lousho_sqlite": ("LoushoSqliteStore",),
     "messages": ("Message", "ToolCall", "text_of"),
     "mirror": ("Mirror", "mirroring"),
+    "hooks": ("SessionHooks",),
+    "retention": ("Retention",),
     "sql_store": ("MemoryStore", "SqlStore"),
     "stable_json": ("normalize_arguments",),
     "store": ("CheckpointStore", "fork_session", "get_checkpoint_history"),

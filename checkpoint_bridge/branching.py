@@ -10,7 +10,7 @@ from perdure.checkpoint_bridge.errors import ForkBoundaryError, LogConflictError
 from perdure.checkpoint_bridge.event_log import Batch, append, newest_event
 from perdure.checkpoint_bridge.events import Event, NewEvent, NewSave
 from perdure.checkpoint_bridge.forking import free_id
-from perdure.checkpoint_bridge.sql_store import session_not_found
+from perdure.checkpoint_bridge.store import session_not_found
 from perdure.checkpoint_bridge.stored import now_ms
 from perdure.checkpoint_bridge.tool_errors import NOT_RUN, tool_error_result
 from perdure.checkpoint_bridge.tool_results import error_result

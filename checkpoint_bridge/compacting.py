@@ -23,7 +23,7 @@ from perdure.checkpoint_bridge.event_log import Batch
 from perdure.checkpoint_bridge.events import NewEvent, NewSave
 from perdure.checkpoint_bridge.messages import Message, text_of
 from perdure.checkpoint_bridge.sessions import refuse_ended
-from perdure.checkpoint_bridge.sql_store import run_goes_on, session_not_found
+from perdure.checkpoint_bridge.store import run_goes_on, session_not_found
 from perdure.checkpoint_bridge.stored import now_ms
 
 if TYPE_CHECKING:

@@ -74,7 +74,11 @@ async def create_session(
         sessions.set_created(connection, session_id)
         batch = Batch(session_id, row.log_id, None, head, time_ms, border, saves)
         append(connection, batch, keep_saves=keep)
+        if store.retention is not None:
+            store.retention.apply(connection, session_id, agent, time_ms)
 
+    if await store.session(session_id) is None:
+        await store.hooks.created(session_id)
     try:
         await store.database.write(create)
     except LogConflictError:

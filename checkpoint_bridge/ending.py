@@ -54,6 +54,7 @@ async def finish_end(store: SqlStore, session_id: str) -> None:
             if not remaining:
                 raise
         else:
+            await store.hooks.disposed(session_id)
             return
 
 

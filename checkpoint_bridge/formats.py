@@ -54,6 +54,13 @@ class LogFormats:
         hint = "Open it with an older version of perdure; nothing was changed."
         raise SessionFormatUnsupportedError(msg, hint=hint)
 
+    def require(self, session_id: str, version: int) -> None:
+        """As :meth:`check`, where an older format is not brought to the current one either."""
+        self.check(session_id, version)
+        if version != self.version:
+            msg = f"The log of session {session_id!r} has format {version}, not {self.version}."
+            raise SessionFormatUnsupportedError(msg, hint="Open the session first.")
+
     def upgrade(self, session_id: str, version: int, log: list[Event]) -> list[Event]:
         """A log in the current format; the one that is given stays as it is.
 

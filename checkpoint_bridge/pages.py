@@ -9,6 +9,7 @@ from sqlalchemy import func, select
 
 from perdure.checkpoint_bridge.errors import SessionNotFoundError
 from perdure.checkpoint_bridge.event_log import WITH_CONTENT, in_lineage, lineage, read_events
+from perdure.checkpoint_bridge.formats import CURRENT
 from perdure.checkpoint_bridge.schema import blobs, events, sessions
 
 if TYPE_CHECKING:
@@ -62,12 +63,16 @@ def place_of(connection: Connection, session_id: str) -> tuple[int, int]:
 
     Raises:
         SessionNotFoundError: there is no such session.
+        SessionFormatUnsupportedError: its log has another format than the current one.
     """
-    query = select(sessions.c.log_id, sessions.c.head).where(sessions.c.session_id == session_id)
+    query = select(sessions.c.log_id, sessions.c.head, sessions.c.version).where(
+        sessions.c.session_id == session_id
+    )
     row = connection.execute(query).one_or_none()
     if row is None:
         msg = f"There is no session {session_id!r} in the store."
         raise SessionNotFoundError(msg)
+    CURRENT.require(session_id, row.version)
     return row.log_id, row.head
 
 

@@ -101,10 +101,10 @@ class Prunable(StorePart):
             raise ConfigurationError(msg, field="keep_latest")
         found: list[tuple[str, int]] = []
         if before is not None or keep_latest is not None:
-            found = await self.database.read(_find, before, keep_latest, agent)
+            found = await self.database.read(find_idle, before, keep_latest, agent)
         gone = []
         for done, (session_id, updated_at) in enumerate(found, start=1):
-            if dry_run or await self.database.write(_delete, session_id, updated_at):
+            if dry_run or await self.database.write(delete_idle, session_id, updated_at):
                 gone.append(session_id)
             if on_progress is not None:
                 on_progress(done, len(found))
@@ -169,7 +169,7 @@ def _before(now: int, age: timedelta | None, name: str) -> int | None:
     return now - int(age.total_seconds() * 1000)
 
 
-def _find(
+def find_idle(
     connection: Connection, before: int | None, keep_latest: int | None, agent: str | None
 ) -> list[tuple[str, int]]:
     """Sessions that may go, with the time of their last activity, oldest first."""
@@ -190,7 +190,7 @@ def _find(
     return [(row.session_id, row.updated_at) for row in connection.execute(query)]
 
 
-def _delete(connection: Connection, session_id: str, updated_at: int) -> bool:
+def delete_idle(connection: Connection, session_id: str, updated_at: int) -> bool:
     """Delete a session that is still as it was found."""
     unchanged = and_(sessions.c.session_id == session_id, sessions.c.updated_at == updated_at, IDLE)
     # Whoever opens a run of it meanwhile waits, finds no session then and begins a new one.

@@ -171,17 +171,19 @@ def create_session(
     return row
 
 
-def open_row(connection: Connection, session_id: str, *, agent: str, time_ms: int) -> SessionRow:
-    """The row of a session that a run opens; a session that does not exist yet is created.
+def open_row(
+    connection: Connection, session_id: str, *, agent: str, time_ms: int
+) -> tuple[SessionRow, bool]:
+    """The row of a session that a run opens, and whether it was made just now.
 
     Raises:
         SessionEndedError: it was ended.
     """
     row = find_session(connection, session_id)
     if row is None:
-        return create_session(connection, session_id, agent=agent, time_ms=time_ms)
+        return create_session(connection, session_id, agent=agent, time_ms=time_ms), True
     refuse_ended(row)
-    return row
+    return row, False
 
 
 def refuse_ended(row: SessionRow) -> None:

@@ -15,20 +15,22 @@ from perdure.checkpoint_bridge import (
 from perdure.checkpoint_bridge.blobs import get_blob, put_blob
 from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry, PendingApproval
 from perdure.checkpoint_bridge.database import Database
-from perdure.checkpoint_bridge.errors import (
-    LogConflictError,
-    SessionConflictError,
-    SessionNotFoundError,
-)
+from perdure.checkpoint_bridge.errors import LogConflictError
 from perdure.checkpoint_bridge.event_log import Batch, append, read_events
 from perdure.checkpoint_bridge.events import Event, NewEvent
 from perdure.checkpoint_bridge.fold import SessionState
 from perdure.checkpoint_bridge.forking import Forkable, checkpoint_at, row_and_saves, tries
 from perdure.checkpoint_bridge.formats import CURRENT, LogFormats
+from perdure.checkpoint_bridge.hooks import SessionHooks
 from perdure.checkpoint_bridge.pruning import Prunable
 from perdure.checkpoint_bridge.record_events import record_events
 from perdure.checkpoint_bridge.stable_json import copy_json
-from perdure.checkpoint_bridge.store import DEFAULT_HISTORY_LIMIT, check_history_limit
+from perdure.checkpoint_bridge.store import (
+    DEFAULT_HISTORY_LIMIT,
+    check_history_limit,
+    run_goes_on,
+    session_not_found,
+)
 from perdure.checkpoint_bridge.stored import entry_record, now_ms
 from perdure.checkpoint_bridge.upgrading import Versioned
 
@@ -40,10 +42,12 @@ if TYPE_CHECKING:
 
     from perdure.checkpoint_bridge.approvals import ApprovalRow
     from perdure.checkpoint_bridge.ledger import Effect, EffectId
+    from perdure.checkpoint_bridge.retention import Retention
     from perdure.checkpoint_bridge.sessions import SessionRow
 
 _CACHED_LOGS = 256
 _CACHED_UIDS = 10_000
+NO_HOOKS = SessionHooks()
 
 
 class SqlStore(Forkable, Prunable, Versioned):
@@ -56,6 +60,8 @@ class SqlStore(Forkable, Prunable, Versioned):
         url: ``sqlite:///FILE``, ``postgresql://…`` or ``sqlite://`` (in memory).
         history_limit: how many saves ``history`` keeps for a session; 0 keeps none.
         create: make the SQLite file when it is missing; ``"late"``: at the first write.
+        retention: how many sessions of an agent it keeps, and how long; default: all.
+        hooks: what is told of the sessions that this object makes, writes to and deletes.
         formats: which formats of logs it reads (for tests of steps from one to the next).
 
     Raises:
@@ -68,10 +74,14 @@ class SqlStore(Forkable, Prunable, Versioned):
         *,
         history_limit: int = DEFAULT_HISTORY_LIMIT,
         create: bool | Literal["late"] = True,
+        retention: Retention | None = None,
+        hooks: SessionHooks = NO_HOOKS,
         formats: LogFormats = CURRENT,
     ) -> None:
         self.history_limit = check_history_limit(history_limit)
         self.database = Database(url, create=create)
+        self.retention = retention
+        self.hooks = hooks
         self.formats = formats
         self._states: OrderedDict[int, SessionState] = OrderedDict()
         self._uids: dict[int, str] = {}
@@ -169,6 +179,8 @@ class SqlStore(Forkable, Prunable, Versioned):
             time_ms=now_ms(),
             keep_saves=self.keep_saves,
         )
+        if not keep_history:
+            await self.hooks.disposed(session_id)
 
     # -- sessions and the log ----------------------------------------------------------------
 
@@ -198,17 +210,21 @@ class SqlStore(Forkable, Prunable, Versioned):
 
         Raises:
             LogConflictError: somebody wrote to the session meanwhile; read it again.
-        SessionEndedError: it takes no more messages.
+            SessionEndedError: it takes no more messages.
         """
         keep = self.keep_saves
 
         def open_session(connection: Connection) -> tuple[int, int]:
-            row = sessions.open_row(connection, session_id, agent=agent, time_ms=time_ms)
+            row, made = sessions.open_row(connection, session_id, agent=agent, time_ms=time_ms)
             batch = Batch(session_id, row.log_id, run_id, head, time_ms, events, take_over=True)
             end = append(connection, batch, keep_saves=keep)
             sessions.set_running(connection, session_id, agent)
+            if made and self.retention is not None:
+                self.retention.apply(connection, session_id, agent, time_ms)
             return row.log_id, end
 
+        if head == 0 and await self.session(session_id) is None:
+            await self.hooks.created(session_id)
         return await self.database.write(open_session)
 
     async def append(self, batch: Batch) -> int:
@@ -218,6 +234,7 @@ class SqlStore(Forkable, Prunable, Versioned):
             self._follow(batch)
         if batch.saves:
             self.tell_saved(batch.time_ms)
+        await self.hooks.flushed(batch.session_id, batch.events)
         return end
 
     def tell_saved(self, time_ms: int) -> None:
@@ -248,6 +265,7 @@ class SqlStore(Forkable, Prunable, Versioned):
         end = await self.database.write(close_run)
         if batch.saves:
             self.tell_saved(batch.time_ms)
+        await self.hooks.flushed(batch.session_id, batch.events)
         return end
 
     async def events(
@@ -402,18 +420,6 @@ def _delete(
     append(connection, batch, keep_saves=keep_saves)
     approval_rows.close_approvals(connection, row.log_id, "deleted", time_ms)
     sessions.set_cleared(connection, session_id)
-
-
-def run_goes_on(session_id: str) -> SessionConflictError:
-    """The error for a record that would come between the events of a run."""
-    msg = f"A run of session {session_id!r} goes on or was cut off; nothing else may write to it."
-    return SessionConflictError(msg, hint="Resume the session or cancel its run, then save again.")
-
-
-def session_not_found(session_id: str) -> SessionNotFoundError:
-    """The error for a session id that the store does not hold."""
-    hint = "List them with `perdure sessions`; a run that no worker has taken yet is not there."
-    return SessionNotFoundError(f"There is no session {session_id!r} in the store.", hint=hint)
 
 
 class MemoryStore(SqlStore):

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from perdure.checkpoint_bridge._record import plain
 from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry
-from perdure.checkpoint_bridge.errors import CheckpointNotFoundError, ConfigurationError
+from perdure.checkpoint_bridge.errors import (
+    CheckpointNotFoundError,
+    ConfigurationError,
+    SessionConflictError,
+    SessionNotFoundError,
+)
 from perdure.checkpoint_bridge.fork import ForkPatch, apply_patch
 
 if TYPE_CHECKING:
@@ -29,6 +34,8 @@ __all__ = [
     "get_checkpoint_history",
     "id_taken",
     "no_such_step",
+    "run_goes_on",
+    "session_not_found",
 ]
 
 DEFAULT_HISTORY_LIMIT = 50
@@ -226,3 +233,15 @@ def id_taken(session_id: str) -> ConfigurationError:
     msg = f"fork: session {session_id!r} already has a checkpoint."
     hint = "Give another id, or none."
     return ConfigurationError(msg, field="newSessionId", hint=hint)
+
+
+def run_goes_on(session_id: str) -> SessionConflictError:
+    """The error for a record that would come between the events of a run."""
+    msg = f"A run of session {session_id!r} goes on or was cut off; nothing else may write to it."
+    return SessionConflictError(msg, hint="Resume the session or cancel its run, then save again.")
+
+
+def session_not_found(session_id: str) -> SessionNotFoundError:
+    """The error for a session id that the store does not hold."""
+    hint = "List them with `perdure sessions`; a run that no worker has taken yet is not there."
+    return SessionNotFoundError(f"There is no session {session_id!r} in the store.", hint=hint)

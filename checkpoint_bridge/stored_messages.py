@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from perdure.checkpoint_bridge.derived import messages_of
-from perdure.checkpoint_bridge.sql_store import session_not_found
+from perdure.checkpoint_bridge.store import session_not_found
 
 if TYPE_CHECKING:
     from perdure.checkpoint_bridge.messages import Message

@@ -22,8 +22,9 @@ from perdure.checkpoint_bridge.fork import UNSET, ForkPatch
 from perdure.checkpoint_bridge.ids import check_session_id
 from perdure.checkpoint_bridge.mirror import mirroring
 from perdure.checkpoint_bridge.sessions import CLEARED, CREATED, refuse_ended
-from perdure.checkpoint_bridge.sql_store import SqlStore, session_not_found
+from perdure.checkpoint_bridge.sql_store import SqlStore
 from perdure.checkpoint_bridge.stable_json import MAX_NESTING, is_deeper
+from perdure.checkpoint_bridge.store import session_not_found
 from perdure.checkpoint_bridge.transcript import input_messages
 from perdure.client_approvals import ClientApprovals
 from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal

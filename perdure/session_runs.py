@@ -12,7 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.activities.spans import current_traceparent
 from perdure.activities.wire import UPDATE_INPUT, WORKFLOW
 from perdure.checkpoint_bridge.errors import SessionBusyError, SessionConflictError
-from perdure.checkpoint_bridge.sql_store import session_not_found
+from perdure.checkpoint_bridge.store import session_not_found
 from perdure.connection import rpc_failure, update
 from perdure.run_handle import RunHandle, run_error
 

@@ -212,7 +212,7 @@ def _tool_result(text: str) -> tuple[str, object]:
 
 async def _check(where: Where, session_id: str, *, force: bool) -> None:
     """Refuse what cannot be deleted, before anybody is asked."""
-    from perdure.checkpoint_bridge.sql_store import session_not_found
+    from perdure.checkpoint_bridge.store import session_not_found
 
     async with where.open_store() as store:
         if await store.session(session_id) is None:

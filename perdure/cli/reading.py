@@ -253,7 +253,7 @@ def export(
 
 
 def _export_raw(store: str, session_id: str) -> int:
-    from perdure.checkpoint_bridge.sql_store import session_not_found
+    from perdure.checkpoint_bridge.store import session_not_found
 
     found = _read(store, lambda opened: opened.raw(session_id))
     if found is None:
@@ -301,7 +301,7 @@ def _read(store: str, read: Callable[[SqlStore], Awaitable[T]]) -> T:
 
 
 async def _session(store: SqlStore, session_id: str) -> SessionRow:
-    from perdure.checkpoint_bridge.sql_store import session_not_found
+    from perdure.checkpoint_bridge.store import session_not_found
 
     row = await store.session(session_id)
     if row is None:

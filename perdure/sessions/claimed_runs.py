@@ -12,8 +12,8 @@ from perdure.checkpoint_bridge.errors import (
     error_from_wire,
 )
 from perdure.checkpoint_bridge.events import AWAITING_APPROVAL, FINISHED, IN_PROGRESS
-from perdure.checkpoint_bridge.sql_store import session_not_found
 from perdure.checkpoint_bridge.stable_json import copy_json
+from perdure.checkpoint_bridge.store import session_not_found
 from perdure.checkpoint_bridge.turn_log import outcome_of, turn_starts
 from perdure.claims import NOT_ADMITTED
 from perdure.results import result_of

@@ -14,7 +14,7 @@ from perdure.checkpoint_bridge.errors import (
 )
 from perdure.checkpoint_bridge.ids import check_session_id
 from perdure.checkpoint_bridge.sessions import ENDED
-from perdure.checkpoint_bridge.sql_store import session_not_found
+from perdure.checkpoint_bridge.store import session_not_found
 from perdure.checkpoint_bridge.stored_messages import stored_messages
 from perdure.claims import Claims, claim_id
 from perdure.results import SessionInfo

@@ -15,7 +15,7 @@ from perdure.checkpoint_bridge.errors import (
 from perdure.checkpoint_bridge.fold import spent
 from perdure.checkpoint_bridge.ids import check_session_id
 from perdure.checkpoint_bridge.sessions import ENDED
-from perdure.checkpoint_bridge.sql_store import session_not_found
+from perdure.checkpoint_bridge.store import session_not_found
 from perdure.sessions.base import SessionPart
 from perdure.sessions.record import SessionRecord, record_of
 

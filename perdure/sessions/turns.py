@@ -16,7 +16,7 @@ from perdure.checkpoint_bridge.errors import (
 )
 from perdure.checkpoint_bridge.events import AWAITING_APPROVAL
 from perdure.checkpoint_bridge.fork import UNSET
-from perdure.checkpoint_bridge.sql_store import session_not_found
+from perdure.checkpoint_bridge.store import session_not_found
 from perdure.checkpoint_bridge.stored import now_ms
 from perdure.checkpoint_bridge.transcript import input_messages
 from perdure.checkpoint_bridge.turn_log import (

@@ -33,14 +33,19 @@ def to_3(type_: str, data: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 FORMATS = LogFormats(3, {1: to_2, 2: to_3})
 
 
-def stored(connection, log_id=None):
+def stored(connection: Any, log_id: int | None = None) -> list[tuple[Any, ...]]:
     query = select(events).order_by(events.c.log_id, events.c.seq)
     if log_id is not None:
         query = query.where(events.c.log_id == log_id)
     return [tuple(row) for row in connection.execute(query)]
 
 
-async def old_session(store, begin, make):
+def reading(url: str, formats: LogFormats) -> Any:
+    """The store as a later version would have it."""
+    return SqlStore(url, formats=formats)
+
+
+async def old_session(store: Any, begin: Any, make: Any) -> Any:
     """A session of format 1, whose second message is as that format had it."""
     run = await begin(store)
     await run.turn("look", size=make.large)
@@ -50,12 +55,12 @@ async def old_session(store, begin, make):
     return run
 
 
-def set_version(connection, session_id, version):
+def set_version(connection: Any, session_id: str, version: int) -> None:
     where = sessions.c.session_id == session_id
     connection.execute(update(sessions).where(where).values(version=version))
 
 
-def damage(connection, seq):
+def damage(connection: Any, seq: int) -> None:
     where = events.c.seq == seq
     connection.execute(update(events).where(where).values(digest="0" * 64))
 
@@ -64,7 +69,7 @@ async def test_f102_an_older_log_goes_through_all_steps(store, begin, make, sql_
     run = await old_session(store, begin, make)
     before = await store.database.read(stored)
     uid = await store.log_uid(run.log_id)
-    async with SqlStore(sql_url, formats=FORMATS) as newer:
+    async with reading(sql_url, FORMATS) as newer:
         row = await newer.session("trip")
         assert (row.version, SessionHeader.of(row).version) == (3, 3)
         said = [m["content"] for m in (await newer.load("trip")).to_json()["messages"]]
@@ -95,7 +100,7 @@ async def test_f102_forks_of_an_older_log_keep_their_beginning(store, begin, mak
     await old_session(store, begin, make)
     await store.fork("trip", from_step=2)
     old = [(e.seq, e.time_ms) for e in await store.events("trip.fork-1")]
-    async with SqlStore(sql_url, formats=FORMATS) as newer:
+    async with reading(sql_url, FORMATS) as newer:
         await newer.session("trip")
         assert [(e.seq, e.time_ms) for e in await newer.events("trip.fork-1")] == old
         await newer.delete("trip.fork-1")
@@ -113,7 +118,7 @@ async def test_f102_a_step_that_fails_publishes_nothing(store, begin, make, sql_
             raise KeyError("reason")
         return type_, data
 
-    async with SqlStore(sql_url, formats=LogFormats(3, {1: to_2, 2: broken})) as newer:
+    async with reading(sql_url, LogFormats(3, {1: to_2, 2: broken})) as newer:
         with pytest.raises(SessionLogCorruptError, match="from format 1 to 3"):
             await newer.load("trip")
     row = await store.session("trip")
@@ -123,7 +128,7 @@ async def test_f102_a_step_that_fails_publishes_nothing(store, begin, make, sql_
 
 async def test_f102_a_running_session_is_not_brought_over(store, begin, sql_url):
     await begin(store)
-    async with SqlStore(sql_url, formats=FORMATS) as newer:
+    async with reading(sql_url, FORMATS) as newer:
         with pytest.raises(SessionFormatUnsupportedError, match="a run of it goes on"):
             await newer.session("trip")
 

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Engine
 from temporalio.client import WorkflowFailureError
 
 from perdure import Agent, ToolContext, tool
-from perdure.checkpoint_bridge import creating
+from perdure.checkpoint_bridge import SessionHooks, SqlStore, creating
 from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
     IdempotencyAmbiguousError,
@@ -345,3 +345,16 @@ async def test_a_lost_run_ends_with_its_session(bench: Bench) -> None:
     assert (info.status, info.last_turn) == ("ended", {"kind": "interrupted"})
     assert await bench.client.approvals.list() == []
     assert info.updated_at <= now_ms()
+
+
+async def test_f15_a_hook_vetoes_a_session(bench: Bench) -> None:
+    async def refuse(_session_id: str) -> None:
+        raise PermissionError("no sessions today")
+
+    hooks = SessionHooks(on_session_created=refuse)
+    store = SqlStore(bench.store_url, hooks=hooks)
+    async with connect(store, temporal=bench.temporal, task_queue=bench.queue) as client:
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match="no sessions today"):
+                await client.sessions.create("host", idempotency_key=bench.session)
+        assert await client.sessions.list() == []
