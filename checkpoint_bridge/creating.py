@@ -145,6 +145,8 @@ def from_events(given: Iterable[Any]) -> list[Event]:
     found = []
     for seq, each in enumerate(given):
         event = each if isinstance(each, Event) else _read_event(each, seq)
+        # A seed does not say who wrote an event, nor that it may be skipped.
+        event = Event(event.seq, event.type, event.time_ms, event.data)
         if event.seq != seq:
             msg = f"The seed has seq {event.seq} at place {seq}: it is contiguous from 0."
             raise ConfigurationError(msg, field="seed")

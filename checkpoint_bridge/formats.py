@@ -65,13 +65,17 @@ class LogFormats:
         """A log in the current format; the one that is given stays as it is.
 
         Raises:
+            SessionFormatUnsupportedError: an event is of a type that is not known.
             SessionLogCorruptError: a step cannot read it, or what it gives is no log.
         """
         try:
             for number in range(version, self.version):
                 step = self.steps[number]
                 log = [_apply(step, event) for event in log]
-            SessionState().fold(log)
+            # What is not known may be skipped when it is read, not when it is written anew.
+            SessionState().fold(replace(event, ignorable=False) for event in log)
+        except SessionFormatUnsupportedError:
+            raise
         except Exception as error:
             msg = (
                 f"The log of session {session_id!r} cannot be brought from format {version} to "
