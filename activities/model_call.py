@@ -20,9 +20,9 @@ from perdure.activities.wire import ACTIVITY_MODEL, CallPlan, ModelTask, ModelTu
 from perdure.checkpoint_bridge.errors import PerdureError, ProviderError, RunFailedError
 from perdure.checkpoint_bridge.events import dump
 from perdure.checkpoint_bridge.ledger import MODEL_CALL, EffectId
-from perdure.checkpoint_bridge.messages import text_of
 from perdure.checkpoint_bridge.redaction import safe_text
-from perdure.checkpoint_bridge.request_messages import request_messages
+from perdure.checkpoint_bridge.request_messages import history_record, recorded_messages
+from perdure.checkpoint_bridge.request_record import capped, request_config
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -61,9 +61,9 @@ class ModelCall(Deps):
                     await self._note(effect_id, lost, agent.model or "unknown")
                     raise lost
                 with tracing.chat(agent, task, effect) as span:
-                    request = await self._request(agent, task)
+                    request, record = await self._request(agent, task)
                     response = await self._generate(agent, request, effect_id)
-                    outcome = _outcome(agent, request, response)
+                    outcome = {**_outcome(agent, request, response), **record}
                     message = response.message()
                     effect = await until_stored(
                         lambda: self.store.end_effect(effect_id, outcome=outcome, message=message)
@@ -72,13 +72,22 @@ class ModelCall(Deps):
         state = await until_stored(lambda: self.store.state(task.log_id, task.through_seq))
         return _turn(agent, effect, state.grants)
 
-    async def _request(self, agent: Agent, task: ModelTask) -> ModelRequest:
+    async def _request(self, agent: Agent, task: ModelTask) -> tuple[ModelRequest, dict[str, Any]]:
+        """The request, and what the log has to say of it, so that it can be built again."""
         state = await until_stored(lambda: self.store.state(task.log_id, task.through_seq))
-        return ModelRequest(
+        config = _config(agent)
+        record: dict[str, Any] = {}
+        if state.request_config is None or dump(state.request_config) != dump(config):
+            ref = await until_stored(lambda: self.store.put_content(config))
+            reason = "initial" if state.request_config is None else "change"
+            record["header"] = {"ref": ref, "reason": reason}
+        cap = partial(capped, config)
+        history = history_record(state, agent.history_policy, agent.history_budget, shown=cap)
+        if history["places"] is not None:
+            record["history"] = history
+        request = ModelRequest(
             model=agent.request_model,
-            messages=request_messages(
-                state, agent.history_policy, agent.history_budget, shown=partial(_capped, agent)
-            ),
+            messages=recorded_messages(state.messages, history, shown=cap),
             tools=[
                 ToolSpec(tool.name, tool.description, tool.input_schema)
                 for tool in agent.tools.values()
@@ -88,6 +97,7 @@ class ModelCall(Deps):
             run_id=task.run_id,
             step=task.step,
         )
+        return request, record
 
     async def _generate(
         self, agent: Agent, request: ModelRequest, effect_id: EffectId
@@ -133,34 +143,17 @@ def _outcome(agent: Agent, request: ModelRequest, response: ModelResponse) -> di
     }
 
 
-def _capped(agent: Agent, message: dict[str, Any]) -> dict[str, Any]:
-    """A message as the model is shown it: one huge result must not make every request too long.
-
-    Only requests are cut, so the record keeps all of it, and a session that was too long goes on
-    when its agent allows less.
-    """
-    if not isinstance(message, dict) or message.get("role") != "tool":
-        return message
-    tool = agent.tools.get(str(message.get("toolName") or message.get("name")))
-    limit = (tool.max_result_chars if tool else None) or agent.max_result_chars
-    content = message.get("content")
-    if isinstance(content, str) and len(content) > limit:
-        return {**message, "content": _cut(content, limit)}
-    if isinstance(content, list) and len(text_of(message)) > limit:
-        return {**message, "content": [_capped_part(part, limit) for part in content]}
-    return message
-
-
-def _capped_part(part: Any, limit: int) -> Any:
-    text = part.get("text") if isinstance(part, dict) else None
-    if isinstance(text, str) and len(text) > limit:
-        return {**part, "text": _cut(text, limit)}
-    return part
-
-
-def _cut(text: str, limit: int) -> str:
-    shown = text[:limit]
-    return f"{shown}... [cut: {len(text)} characters in all, the first {limit} are shown]"
+def _config(agent: Agent) -> dict[str, Any]:
+    tools = list(agent.tools.values())
+    return request_config(
+        model=agent.request_model,
+        settings=agent.settings,
+        tools=[(tool.name, tool.description, tool.input_schema) for tool in tools],
+        max_result_chars=agent.max_result_chars,
+        tool_result_chars={
+            tool.name: tool.max_result_chars for tool in tools if tool.max_result_chars
+        },
+    )
 
 
 def _estimate(request: ModelRequest, response: ModelResponse) -> dict[str, Any]:
@@ -189,5 +182,7 @@ def _turn(agent: Agent, effect: Effect, grants: Collection[str]) -> ModelTurn:
         calls=calls,
         usage=effect.outcome["usage"],
         response_id=effect.outcome["responseId"],
+        header=effect.outcome.get("header"),
+        history=effect.outcome.get("history"),
         attempts=effect.attempts,
     )

@@ -18,6 +18,7 @@ from temporalio import activity
 from perdure.activities import tracing
 from perdure.activities.content import NotJsonError, content_of, to_json_value
 from perdure.activities.deps import Deps
+from perdure.activities.emitting import Emitter
 from perdure.activities.failures import boundary
 from perdure.activities.liveness import heartbeats, until_stored
 from perdure.activities.planning import arguments_digest, parse_arguments
@@ -132,9 +133,7 @@ class ToolCall(Deps):
             return _failed(task, tool_error_result(tool_errors.TIMEOUT, task.tool, text))
         except NotJsonError as error:
             text = str(error)
-            return _failed(
-                task, tool_error_result(tool_errors.EXECUTION, task.tool, text, error=error)
-            )
+            return _failed(task, tool_error_result(tool_errors.INVALID_OUTPUT, task.tool, text))
         except Exception as error:  # noqa: BLE001 - a tool may raise anything; the model reads it
             raised = error.__cause__ if isinstance(error, _EscapeError) else error
             _log.warning("Tool %s failed: %s", task.tool, type(raised).__name__, exc_info=raised)
@@ -169,6 +168,7 @@ class ToolCall(Deps):
             attempt=effect.starts,
             logger=logger,
             beat=_beat_from_anywhere(),
+            emitter=Emitter(self.store, task, effect.starts),
         )
 
     async def _run(

@@ -283,6 +283,10 @@ class ModelTurn:
     response_id: str | None = None
     attempts: list[dict[str, Any]] = field(default_factory=list)
     """Failed attempts before this answer: ``{error, usage?}``."""
+    header: dict[str, Any] | None = None
+    """``{ref, reason}`` of what the agent brought to the request, where that has changed."""
+    history: dict[str, Any] | None = None
+    """What the request showed of the transcript, where it did not show all."""
 
 
 @dataclass

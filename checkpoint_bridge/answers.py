@@ -41,7 +41,10 @@ class StoredAnswer(Protocol):
 def attempt_events(turn: int, step: int, attempts: Iterable[dict[str, Any]]) -> list[NewEvent]:
     """Failed attempts (``{error, usage?}``) of a model call: in the log, never in a transcript."""
     place = {"turn": turn, "step": step}
-    return [NewEvent(ev.ASSISTANT_ATTEMPT, {**place, **attempt}) for attempt in attempts]
+    return [
+        NewEvent(ev.ASSISTANT_ATTEMPT, {**place, "attempt": number, **attempt})
+        for number, attempt in enumerate(attempts, start=1)
+    ]
 
 
 def answer_events(
@@ -53,23 +56,26 @@ def answer_events(
     ref: str | None,
     attempts: Iterable[dict[str, Any]],
 ) -> list[NewEvent]:
-    """The attempts before an answer, the step's beginning, and the answer itself, in this order.
+    """The request's header where it is new, failed attempts, the step's beginning, the answer.
 
     Args:
         turn: the session's turn.
         step: the run's step, from 1.
-        outcome: ``{model, usage, finishReason, responseId?}``.
+        outcome: ``{model, usage, finishReason, responseId?, header?, history?}``.
         message: the assistant message; ``None`` where only ``ref`` is at hand.
         ref: where the message is, when it is too large to be inline.
         attempts: the failed ones before it.
     """
-    data: dict[str, Any] = {"turn": turn, "step": step}
+    attempts = list(attempts)
+    data: dict[str, Any] = {"turn": turn, "step": step, "attempt": len(attempts) + 1}
     data.update((key, outcome[key]) for key in ("model", "usage", "finishReason"))
-    if outcome.get("responseId") is not None:
-        data["responseId"] = outcome["responseId"]
+    for key in ("responseId", "history"):
+        if outcome.get(key) is not None:
+            data[key] = outcome[key]
     if message is not None and ref is None:
         data["message"] = message
     return [
+        *_header_events(outcome.get("header")),
         *attempt_events(turn, step, attempts),
         NewEvent(ev.STEP_START, {"turn": turn, "step": step}),
         NewEvent(ev.ASSISTANT_MESSAGE, data, ref=ref),
@@ -84,6 +90,13 @@ def grant_of(tool: str, decision: dict[str, Any]) -> list[NewEvent]:
     if decision.get("by") is not None:
         data["by"] = decision["by"]
     return [NewEvent(ev.APPROVAL_GRANTED, data)]
+
+
+def _header_events(header: dict[str, Any] | None) -> list[NewEvent]:
+    """What the agent brought to the request: ``{ref, reason}``, its content is in the store."""
+    if header is None:
+        return []
+    return [NewEvent(ev.REQUEST_HEADER, {"reason": header["reason"]}, ref=header["ref"])]
 
 
 def turn_end(turn: int, finish_reason: str) -> NewEvent:

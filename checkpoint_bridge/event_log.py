@@ -140,15 +140,13 @@ def append(
 def _origins(
     batch: Batch, places: Sequence[int], new: Sequence[NewEvent], values: dict[str, Any]
 ) -> list[str | None]:
-    """Whose the events are: the loop's of the newest turn, or a tool's; the bridge's have none."""
+    """Whose the events are: the loop's of the newest turn; what the bridge writes is nobody's."""
     origins: list[str | None] = []
     for place, event in zip(places, new, strict=True):
         if event.type == ev.TURN_START:
             values["turn_sequence"], values["emitted"] = place + 1, 0
-        origin = f"{ev.LOOP}:{values['turn_sequence']}"
-        if event.call is not None:
-            origin = f"{ev.TOOL}:{event.call}"
-        origins.append(None if batch.run_id is None else origin)
+        own = batch.run_id is not None
+        origins.append(f"{ev.LOOP}:{values['turn_sequence']}" if own else None)
     return origins
 
 

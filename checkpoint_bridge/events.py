@@ -93,8 +93,6 @@ class NewEvent:
     data: dict[str, Any]
     ref: str | None = None
     """SHA-256 of the content's JSON, hex; ``data`` then lacks the key of :data:`BULK`."""
-    call: int | None = None
-    """Sequence of the ``tool/call`` whose tool it comes from; ``None``: from the run's loop."""
 
 
 @dataclass

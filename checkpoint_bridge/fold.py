@@ -40,6 +40,8 @@ class SessionState:
         """Data of the ``turn/start`` that has no ``turn/end`` yet."""
         self.open_step = False
         self.last_end: dict[str, Any] | None = None
+        self.request_config: dict[str, Any] | None = None
+        """What the agent brought to the newest request (:mod:`.request_record`)."""
         self.discarded = False
         """The unfinished run was given up."""
         self.approval: dict[str, Any] | None = None
@@ -273,6 +275,9 @@ class SessionState:
     def _on_approval_granted(self, data: dict[str, Any], _seq: int) -> None:
         self.grants.add(data["tool"])
 
+    def _on_request_header(self, data: dict[str, Any], _seq: int) -> None:
+        self.request_config = data["config"]
+
     def _on_business_state(self, data: dict[str, Any], _seq: int) -> None:
         self._touch()
         self.fields["businessState"] = data["value"]
@@ -387,6 +392,7 @@ _HANDLERS = {
     ev.APPROVAL_REQUESTED: "_on_approval_requested",
     ev.APPROVAL_DECIDED: "_on_approval_decided",
     ev.APPROVAL_GRANTED: "_on_approval_granted",
+    ev.REQUEST_HEADER: "_on_request_header",
     ev.BUSINESS_STATE: "_on_business_state",
     ev.CHECKPOINT_SET: "_on_checkpoint_set",
     ev.END_SEED: "_on_end_seed",

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ABORTED_MESSAGE",
     "EXECUTION",
+    "INVALID_OUTPUT",
     "MCP",
     "NOT_FOUND",
     "NOT_REACHED_MESSAGE",
@@ -39,6 +40,8 @@ MCP: Final = "mcp"
 """A tool of an MCP server failed."""
 SANDBOX: Final = "sandbox"
 """The tool needs a sandbox that is not there."""
+INVALID_OUTPUT: Final = "invalid-output"
+"""Ours: the tool returned what JSON cannot hold; it has run."""
 TIMEOUT: Final = "timeout"
 """Ours: the tool's own deadline passed."""
 UNKNOWN_OUTCOME: Final = "unknown-outcome"
@@ -54,6 +57,7 @@ _DEFAULT_ERRORS: Final = {
     NOT_RUN: "ToolNotRunError",
     MCP: "McpToolError",
     SANDBOX: "SandboxRequiredError",
+    INVALID_OUTPUT: "ToolInvalidOutputError",
     TIMEOUT: "ToolTimeoutError",
     UNKNOWN_OUTCOME: "ToolUnknownOutcomeError",
     NOT_STARTED: "ToolNotStartedError",

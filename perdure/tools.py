@@ -7,7 +7,7 @@ import sys
 import typing
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_type_hints, overload
 
 from pydantic import BaseModel, Field, create_model
 from pydantic.errors import PydanticUserError
@@ -27,6 +27,16 @@ DEFAULT_TIMEOUT = timedelta(minutes=10)
 _RECOVERIES = typing.get_args(Recovery)
 
 
+class Emits(Protocol):
+    """Puts events of a call into the log (``activities/emitting.py``)."""
+
+    async def emit(self, type_: str, data: dict[str, Any], /) -> int:
+        """Give the sequence of the event when it is committed."""
+
+    def emit_from_thread(self, type_: str, data: dict[str, Any], /) -> int:
+        """The same, outside of the event loop."""
+
+
 @dataclass(frozen=True)
 class ToolContext:
     """What a tool may know of its call."""
@@ -42,10 +52,34 @@ class ToolContext:
     """From 1; more after a worker died in the middle of the call."""
     logger: logging.Logger | logging.LoggerAdapter[logging.Logger]
     beat: Callable[..., None] = field(default=lambda *_: None, repr=False)
+    emitter: Emits | None = field(default=None, repr=False)
+    """What puts events into the log; ``None`` outside of a run."""
 
     def heartbeat(self, *details: Any) -> None:
         """Show progress in the Temporal UI. Not needed to stay alive: that is automatic."""
         self.beat(*details)
+
+    async def emit(self, type: str, data: dict[str, Any]) -> int:  # noqa: A002 - the envelope's word
+        """Put an event of the application's own into the session's log, before the call's result.
+
+        No model is ever shown it. ``session.events()`` and ``session.stream()`` give it, with
+        this call as its ``origin``. An attempt that is repeated emits again.
+
+        Args:
+            type: a prefix of your own and a name: ``app/progress``.
+            data: plain JSON; the tools of one turn emit at most 1 MiB.
+
+        Returns:
+            The sequence of the event, which is committed; 0 outside of a run.
+
+        Raises:
+            ConfigurationError: the type or the data cannot be taken; nothing was stored.
+        """
+        return 0 if self.emitter is None else await self.emitter.emit(type, data)
+
+    def emit_from_thread(self, type: str, data: dict[str, Any]) -> int:  # noqa: A002
+        """:meth:`emit` for tools that are plain functions; it returns when the event is stored."""
+        return 0 if self.emitter is None else self.emitter.emit_from_thread(type, data)
 
 
 class Tool:

@@ -154,6 +154,8 @@ class RunLoop:
                 "usage": turn.usage,
                 "finishReason": turn.finish_reason,
                 "responseId": turn.response_id,
+                "header": turn.header,
+                "history": turn.history,
             },
             message=turn.content.message,
             ref=turn.content.ref,

@@ -5,14 +5,19 @@ Everything here reads the store alone, so it works while no worker runs.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from perdure.activities.providers.base import ModelRequest, ToolSpec
 from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.derived import messages_of
 from perdure.checkpoint_bridge.entries import Entry, entries_of
 from perdure.checkpoint_bridge.errors import ConfigurationError, LogConflictError
+from perdure.checkpoint_bridge.fold import SessionState
 from perdure.checkpoint_bridge.following import Follower
 from perdure.checkpoint_bridge.pages import PAGE_EVENTS, EventPage, place_of, read_page
+from perdure.checkpoint_bridge.request_messages import recorded_messages
+from perdure.checkpoint_bridge.request_record import capped
 from perdure.checkpoint_bridge.turn_list import Turn, read_turns
 from perdure.checkpoint_bridge.views import check_view, in_view
 from perdure.sessions.base import SessionPart
@@ -114,6 +119,42 @@ class Reading(SessionPart):
             await self.store.database.read(place_of, self.session_id)
             raise
         return Transcript(messages_of(state), through)
+
+    async def request_at(self, sequence: int) -> ModelRequest:
+        """The request that the answer at a sequence came to, as the provider got it.
+
+        Args:
+            sequence: of an ``assistant/message``.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
+            ConfigurationError: no model call of a run was answered there.
+        """
+        _check_cursor("sequence", sequence)
+        log_id, _ = await self.store.database.read(place_of, self.session_id)
+        page = await self.events_page(sequence - 1, 1) if sequence else None
+        answer = page.events[0] if page and page.events else None
+        state = await self.store.state(log_id, sequence - 1) if answer else SessionState()
+        config = state.request_config
+        if answer is None or answer.type != ev.ASSISTANT_MESSAGE or config is None:
+            msg = f"No answer of a model is at sequence {sequence} of {self.session_id}."
+            raise ConfigurationError(msg, field="sequence")
+        return ModelRequest(
+            model=config["model"],
+            messages=recorded_messages(
+                state.messages,
+                answer.data.get("history") or {"places": None},
+                shown=partial(capped, config),
+            ),
+            tools=[
+                ToolSpec(tool["name"], tool["description"], tool["inputSchema"])
+                for tool in config["tools"]
+            ],
+            settings=config["settings"],
+            session_id=self.session_id,
+            run_id=(state.open_turn or {}).get("runId", ""),
+            step=answer.data["step"],
+        )
 
     async def entries(self) -> list[Entry]:
         """The conversation as people read it, oldest first (``entries.schema.json``).

@@ -138,7 +138,7 @@ UNHOLDABLE: dict[str, Any] = {
 }
 
 
-async def test_r10_what_json_cannot_hold(bench: Bench, session: str) -> None:
+async def test_r10_f18_what_json_cannot_hold(bench: Bench, session: str) -> None:
     ran: list[str] = []
 
     @tool(read_only=True)
@@ -153,9 +153,11 @@ async def test_r10_what_json_cannot_hold(bench: Bench, session: str) -> None:
     for message in await bench.results():
         error = json.loads(message["content"])
         assert message["isError"] is True
-        assert (error["kind"], error["toolName"]) == ("execution", "give")
+        assert (error["kind"], error["toolName"]) == ("invalid-output", "give")
         assert "which JSON cannot hold" in error["message"]
     assert sorted(ran) == sorted(UNHOLDABLE)
+    # Every call has its one event, and nothing half done is beside it.
+    assert len(await bench.events("tool/result")) == len(UNHOLDABLE)
 
 
 class EvilError(Exception):
