@@ -163,6 +163,8 @@ async def _model_call(
     written = [
         Event(seq, event.type, time_ms, _with(event, effect))
         for seq, event in enumerate(events, start=state.through)
+        # Its content is not at hand here, and closes nothing.
+        if event.type != ev.REQUEST_HEADER
     ]
     return events, saves, state.copy().fold(written)
 
