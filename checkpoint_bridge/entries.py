@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.fold import SessionState
+from perdure.checkpoint_bridge.transcript import injected_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -112,7 +113,9 @@ def _of_message(message: Any) -> Iterator[tuple[EntryTypes, dict[str, Any]]]:
     content = message.get("content")
     role = message.get("role")
     if role == "user":
-        yield EntryTypes.USER, {"content": content}
+        source = injected_by(message)
+        said = {"content": content}
+        yield EntryTypes.USER, said if source is None else {**said, "source": str(source)}
     elif role == "assistant":
         if content:
             yield EntryTypes.ANSWER, {"content": content}

@@ -26,6 +26,7 @@ __all__ = [
     "PROVIDER_ERROR_PREFIX",
     "PendingTurn",
     "assert_valid",
+    "injected_by",
     "input_messages",
     "is_injected",
     "new_session_messages",
@@ -287,9 +288,14 @@ def _is_real_user_turn(message: JsonObject) -> bool:
     return not text_of(message).startswith(PROVIDER_ERROR_PREFIX)
 
 
+def injected_by(message: Json) -> Json:
+    """The hook that put the message into the conversation; ``None`` for all others."""
+    return member(member(message, "metadata"), INJECTED_BY)
+
+
 def is_injected(message: Json) -> bool:
     """Whether a hook put the message into the conversation."""
-    return member(member(message, "metadata"), INJECTED_BY) is not None
+    return injected_by(message) is not None
 
 
 def _same(a: Json, b: Json) -> bool:

@@ -288,6 +288,10 @@ async def test_f41_a_hook_remembers_another_session(bench: Bench, session: str) 
         (1, "stop", 2),
         (2, "stop", 6),
     ]
+    # People are told that no user said it.
+    entries = await bench.client.sessions.get(session).entries()
+    said_by = [entry.data.get("source") for entry in entries if entry.type == "user"]
+    assert said_by == [None, "memory", "remember", None]
     theirs = await bench.client.sessions.messages("session-a")
     assert [message.text for message in theirs] == ["x", "A x"]
     with pytest.raises(SessionNotFoundError):
