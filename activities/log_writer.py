@@ -81,7 +81,7 @@ class LogWriter(Deps):
         if not fresh:
             return InputApplied(head=task.head, added=0)
         if not task.apply:
-            ref = await self.store.put_content(fresh)
+            ref = await self.store.put_input(task.session_id, fresh)
             return InputApplied(head=task.head, added=len(fresh), fresh_ref=ref)
         events = [NewEvent(ev.USER_MESSAGE, {"message": message}) for message in fresh]
         batch = Batch(task.session_id, task.log_id, task.run_id, task.head, task.time_ms, events)

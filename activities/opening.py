@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -460,9 +459,9 @@ async def read_input(store: SqlStore, given: Any) -> list[dict[str, Any]]:
         ConfigurationError: it is not input, or the store does not hold it.
     """
     if isinstance(given, dict) and set(given) == {INPUT_REF}:
-        content = await store.content(str(given[INPUT_REF]))
-        if content is None:
+        stored = await store.input(str(given[INPUT_REF]))
+        if stored is None:
             msg = f"The store does not hold the input {given[INPUT_REF]}."
             raise ConfigurationError(msg, field="input")
-        given = json.loads(content)
+        given = stored
     return input_messages(given)

@@ -8,7 +8,7 @@ from sqlalchemy import and_, delete, exists, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from perdure.checkpoint_bridge.events import digest_of
-from perdure.checkpoint_bridge.schema import blobs, effects, events
+from perdure.checkpoint_bridge.schema import blobs, effects, events, inputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,6 +19,7 @@ _FRESH = 60 * 60 * 1000
 _UNUSED = and_(
     ~exists().where(events.c.ref == blobs.c.digest),
     ~exists().where(effects.c.ref == blobs.c.digest),
+    ~exists().where(inputs.c.digest == blobs.c.digest),
 )
 
 
@@ -54,7 +55,7 @@ def get_blob(connection: Connection, digest: str) -> str | None:
 
 
 def drop_unused(connection: Connection, digests: Iterable[str]) -> None:
-    """Delete those of ``digests`` that no event and no effect names any more."""
+    """Delete those of ``digests`` that no event, effect or input names any more."""
     wanted = sorted(set(digests))
     for start in range(0, len(wanted), 500):
         some = blobs.c.digest.in_(wanted[start : start + 500])
@@ -66,10 +67,7 @@ def drop_unused(connection: Connection, digests: Iterable[str]) -> None:
 
 
 def find_orphans(connection: Connection, before_ms: int, *, after: str, limit: int) -> list[str]:
-    """Digests behind ``after`` of what nobody names and nobody stored since ``before_ms``.
-
-    Input of a run that has not opened yet is such content until the run names it.
-    """
+    """Digests behind ``after`` of what nobody names and nobody stored since ``before_ms``."""
     query = (
         select(blobs.c.digest)
         .where(blobs.c.digest > after, blobs.c.created_at < before_ms, _UNUSED)

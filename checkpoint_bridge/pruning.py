@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from sqlalchemy import and_, delete, func, or_, select
+from sqlalchemy import and_, delete, exists, func, or_, select
 
 from perdure.checkpoint_bridge import events as ev, sessions as session_rows
 from perdure.checkpoint_bridge.blobs import drop_orphans, find_orphans
 from perdure.checkpoint_bridge.errors import ConfigurationError, StorageError
 from perdure.checkpoint_bridge.event_log import cut_ring
+from perdure.checkpoint_bridge.inputs import drop_lost_inputs
 from perdure.checkpoint_bridge.part import StorePart
-from perdure.checkpoint_bridge.schema import saves, sessions
+from perdure.checkpoint_bridge.schema import inputs, saves, sessions
 from perdure.checkpoint_bridge.stored import now_ms
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ ORPHANS_KEPT = timedelta(days=30)
 """Content that nobody names may be input of a run that no worker has opened yet."""
 
 _AT_A_TIME = 100
+_HOUR = 60 * 60 * 1000
 _BUSY_SECONDS = 30.0
 
 IDLE: ColumnElement[bool] = and_(
@@ -147,8 +149,11 @@ class Prunable(StorePart):
         return count
 
     async def _prune_contents(self, now: int, *, dry_run: bool) -> int:
-        before = await self.database.read(_orphans_before, now)
-        count, after = 0, ""
+        kept = now - int(ORPHANS_KEPT.total_seconds() * 1000)
+        run = self.database.read if dry_run else self.database.write
+        count = await run(drop_lost_inputs, kept, dry_run=dry_run)
+        before = await self.database.read(_orphans_before, kept)
+        after = ""
         while True:
             found = await self.database.read(find_orphans, before, after=after, limit=_AT_A_TIME)
             if not found:
@@ -192,7 +197,14 @@ def find_idle(
 
 def delete_idle(connection: Connection, session_id: str, updated_at: int) -> bool:
     """Delete a session that is still as it was found."""
-    unchanged = and_(sessions.c.session_id == session_id, sessions.c.updated_at == updated_at, IDLE)
+    # Not one whose next run is on its way.
+    given = inputs.c.session_id == session_id, inputs.c.created_at > now_ms() - _HOUR
+    unchanged = and_(
+        sessions.c.session_id == session_id,
+        sessions.c.updated_at == updated_at,
+        IDLE,
+        ~exists().where(*given),
+    )
     # Whoever opens a run of it meanwhile waits, finds no session then and begins a new one.
     if connection.execute(select(sessions.c.log_id).where(unchanged).with_for_update()).first():
         row = session_rows.find_session(connection, session_id)
@@ -247,13 +259,12 @@ def _is_old(logs: list[int], before: int) -> ColumnElement[bool]:
     return and_(saves.c.log_id.in_(logs), saves.c.saved_at < before, saves.c.through_seq < newest)
 
 
-def _orphans_before(connection: Connection, now: int) -> int:
+def _orphans_before(connection: Connection, kept: int) -> int:
     """Content stored before this time is no input that a run has yet to read.
 
     A run that is open, or was cut off, may have been given input since its last event.
     """
     oldest = connection.scalar(select(func.min(sessions.c.updated_at)).where(~IDLE))
-    kept = now - int(ORPHANS_KEPT.total_seconds() * 1000)
     return kept if oldest is None else min(kept, oldest)
 
 

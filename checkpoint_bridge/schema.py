@@ -109,6 +109,15 @@ blobs = Table(
     Column("content", Text, nullable=False),
 )
 
+inputs = Table(
+    "perdure_inputs",
+    metadata,
+    Column("session_id", String(200), primary_key=True),
+    Column("digest", String(64), primary_key=True, index=True, doc="Of a blob."),
+    Column("created_at", BigInteger, nullable=False),
+)
+"""Names large input from before its run opens until its session goes."""
+
 saves = Table(
     "perdure_saves",
     metadata,

@@ -12,6 +12,7 @@ from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.blobs import drop_unused
 from perdure.checkpoint_bridge.errors import SessionEndedError
 from perdure.checkpoint_bridge.headers import SESSION_FORMAT_VERSION, header_text
+from perdure.checkpoint_bridge.inputs import drop_inputs
 from perdure.checkpoint_bridge.lineage import ancestors
 from perdure.checkpoint_bridge.schema import approvals, effects, events, logs, saves, sessions
 
@@ -201,6 +202,7 @@ def refuse_ended(row: SessionRow) -> None:
 def delete_session(connection: Connection, row: SessionRow) -> None:
     """Delete a session and what only it used; forks that share its beginning keep it."""
     connection.execute(delete(sessions).where(sessions.c.session_id == row.session_id))
+    drop_inputs(connection, row.session_id)
     for table in (saves, effects, approvals):
         refs = _refs(connection, effects, row.log_id) if table is effects else []
         connection.execute(delete(table).where(table.c.log_id == row.log_id))

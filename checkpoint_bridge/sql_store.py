@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from perdure.checkpoint_bridge import (
     approvals as approval_rows,
     events as ev,
+    inputs,
     ledger,
     sessions,
 )
@@ -344,6 +345,14 @@ class SqlStore(Forkable, Prunable, Versioned):
     async def put_content(self, value: Any) -> str:
         """Store JSON under its digest; returns the digest."""
         return await self.database.write(put_blob, ev.dump(value), now_ms())
+
+    async def put_input(self, session_id: str, messages: list[dict[str, Any]]) -> str:
+        """Store input for a session until its run takes it; returns a digest for the request."""
+        return await self.database.write(inputs.put_input, session_id, messages, now_ms())
+
+    async def input(self, digest: str) -> Any:
+        """The input that was stored under a digest, or ``None``."""
+        return await self.database.read(inputs.get_input, digest)
 
     async def content(self, digest: str) -> str | None:
         """The JSON text under a digest, or ``None``."""

@@ -186,7 +186,7 @@ class Client:
             if messages:
                 await self._refuse_while_waiting(row)
         request: dict[str, Any] = {"agent": agent, "session_id": session_id}
-        request.update(await self._input(input))
+        request.update(await self._input(session_id, input))
         if business_state is not UNSET:
             request["business_state"] = _bounded("business_state", business_state)
         if metadata is not None:
@@ -324,10 +324,10 @@ class Client:
             msg, session_id=row.session_id, approval_id=row.approval_id
         )
 
-    async def _input(self, given: Any) -> dict[str, Any]:
+    async def _input(self, session_id: str, given: Any) -> dict[str, Any]:
         if len(_json("input", given)) <= INPUT_LIMIT:
             return {"input": given}
-        return {INPUT_REF: await self.store.put_content(given)}
+        return {INPUT_REF: await self.store.put_input(session_id, input_messages(given))}
 
 
 class _Connecting:

@@ -22,6 +22,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("digest"),
     )
     op.create_table(
+        "perdure_inputs",
+        sa.Column("session_id", sa.String(length=200), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("session_id", "digest"),
+    )
+    op.create_index(op.f("ix_perdure_inputs_digest"), "perdure_inputs", ["digest"], unique=False)
+    op.create_table(
         "perdure_logs",
         sa.Column(
             "id",

@@ -284,13 +284,13 @@ async def test_a_cancel_while_the_run_ends_loses_no_input(
 ) -> None:
     """The run has finished; what arrived meanwhile starts the next one all the same."""
     held = bench.gate()
-    put = SqlStore.put_content
+    put = SqlStore.put_input
 
-    async def late(store: SqlStore, value: Any) -> str:
+    async def late(store: SqlStore, session_id: str, messages: Any) -> str:
         await held.hold()
-        return await put(store, value)
+        return await put(store, session_id, messages)
 
-    monkeypatch.setattr(SqlStore, "put_content", late)
+    monkeypatch.setattr(SqlStore, "put_input", late)
     model = bench.model("One.", "Two.")
     gate = model.gate(1)
     async with bench.serving(Agent("agent", provider=model)):

@@ -15,7 +15,7 @@ from perdure.checkpoint_bridge import ForkPatch, SqlStore, events as ev
 from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.checkpoint_bridge.events import NewEvent, NewSave
 from perdure.checkpoint_bridge.pruning import Pruned
-from perdure.checkpoint_bridge.schema import blobs, events, sessions
+from perdure.checkpoint_bridge.schema import blobs, events, inputs, sessions
 from perdure.checkpoint_bridge.stored import now_ms
 
 DAY = 24 * 60 * 60 * 1000
@@ -191,6 +191,36 @@ async def test_content_that_nobody_names_goes_when_nobody_can_want_it(store, beg
     assert await store.prune() == Pruned(contents=1)
     assert await store.content(digest) is None
     assert await store.content(kept) is not None
+
+
+async def test_input_waits_for_its_run_and_goes_with_its_session(store, begin, make, rows):
+    """A large message is stored once, as its event has it, and outlives those who share it."""
+    text = "m" * 100_000
+    messages = [make.user(text).data["message"], make.user("small").data["message"]]
+    digest = await store.put_input("s1", messages)
+    assert digest == await store.put_input("s1", messages)
+    other = await begin(store, "other", text=text)
+    await other.finish()
+    await store.delete("other")
+    assert await store.input(digest) == messages
+    await grow_old(store, 20)
+    assert await store.prune() == Pruned()
+    run = await begin(store, "s1", text=text)
+    # The message, and the list that names it.
+    assert rows()["blobs"] == 2
+    await run.finish()
+    assert (await store.prune(keep_latest=0)).sessions == ()  # stored just now: a run may come
+    await store.delete("s1")
+    assert rows() == {}
+
+
+async def test_input_that_no_run_ever_took(store, rows):
+    await store.put_input("never", [{"role": "user", "content": "m" * 100_000}])
+    query = update(inputs).values(created_at=now_ms() - 31 * DAY)
+    await store.database.write(lambda connection: connection.execute(query))
+    assert await store.prune(dry_run=True) == Pruned(contents=2)
+    assert await store.prune() == Pruned(contents=2)
+    assert rows() == {}
 
 
 async def grow_old(store: SqlStore, days: int) -> None:
