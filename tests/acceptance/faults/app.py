@@ -230,6 +230,7 @@ def agents(outside: Outside) -> list[Agent]:
         call("pay", {"number": 5}, id="b"),
         call("beta", {"number": 6}, id="c"),
     ]
+    short = [[call("gamma", {"number": 8})], "Noted."]
     model = partial(WatchedModel, outside=outside)
     return [
         Agent(
@@ -239,6 +240,9 @@ def agents(outside: Outside) -> list[Agent]:
             tools=[alpha, beta, gamma, pay],
         ),
         Agent("careful", provider=model([[call("wire", {"number": 7})], "Done."]), tools=[wire]),
+        Agent("brain", provider=model(short), profile="brain", tools=[gamma]),
+        Agent("dsh", provider=model(short), profile="dsh", tools=[gamma]),
+        Agent("once", provider=model(short), model_recovery="once", tools=[gamma]),
         Agent("sleepy", provider=model([[call("nap", {"seconds": 2})], "Done."]), tools=[nap]),
     ]
 

@@ -28,7 +28,9 @@ async def client(rig: Any) -> AsyncIterator[Client]:
         yield client
 
 
-async def test_a_worker_that_is_told_to_stop_lets_its_call_finish(rig: Any, client: Client) -> None:
+async def test_f71_a_worker_that_is_told_to_stop_lets_its_call_finish(
+    rig: Any, client: Client
+) -> None:
     worker = rig.start_worker()
     run = await client.start("sleepy", "Sleep", session_id="drained")
     await rig.until(lambda: rig.lines("tool-start"), "the tool to start")
