@@ -194,7 +194,7 @@ class LogWriter(Deps):
         reason: dict[str, Any] = {"kind": task.reason}
         if task.error is not None:
             reason["error"] = task.error
-        closed = await close_turn(
+        await close_turn(
             self.store,
             row,
             Ending(reason, answer_calls=task.answer_calls, lost=task.lost),
@@ -203,4 +203,4 @@ class LogWriter(Deps):
             fresh=lambda state: self._fresh(state, task.queued),
         )
         await tracing.tell_ends(self.store, task.session_id, row.log_id, row.head)
-        return CloseResult(finished=closed.finished, finish_reason=closed.finish_reason)
+        return CloseResult(finished=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from functools import partial
+from itertools import dropwhile, takewhile
 from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
@@ -12,28 +13,66 @@ from temporalio import activity
 from perdure.activities import tracing
 from perdure.activities.content import content_of
 from perdure.activities.deps import Deps
+from perdure.activities.effect_time import EffectTime
 from perdure.activities.failures import boundary, to_failure
 from perdure.activities.liveness import heartbeats, until_stored
-from perdure.activities.planning import plan_call
+from perdure.activities.planning import announce, plan_calls
 from perdure.activities.providers.base import ModelRequest, ModelResponse, ToolSpec
 from perdure.activities.wire import ACTIVITY_MODEL, CallPlan, ModelTask, ModelTurn
-from perdure.checkpoint_bridge.errors import PerdureError, ProviderError, RunFailedError
+from perdure.checkpoint_bridge import events as ev
+from perdure.checkpoint_bridge.answers import answer_entry
+from perdure.checkpoint_bridge.errors import (
+    LogConflictError,
+    PerdureError,
+    ProviderError,
+    RunFailedError,
+)
+from perdure.checkpoint_bridge.event_log import Batch
 from perdure.checkpoint_bridge.events import dump
-from perdure.checkpoint_bridge.ledger import MODEL_CALL, EffectId
+from perdure.checkpoint_bridge.ledger import MODEL_CALL, Effect, EffectId
 from perdure.checkpoint_bridge.redaction import safe_text
 from perdure.checkpoint_bridge.request_messages import history_record, recorded_messages
 from perdure.checkpoint_bridge.request_record import capped, request_config
+from perdure.checkpoint_bridge.stored import now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from perdure.agent import Agent
-    from perdure.checkpoint_bridge.ledger import Effect
 
 PROVIDER_TRIES = 8
 """How often a provider may fail at one model call before the run does."""
 
 _CHARACTERS_PER_TOKEN = 4
+
+_MEANT = (ev.TOOL_CALL, ev.STEP_END, ev.TURN_END)
+"""Types of events that are written with an answer, behind it."""
+
+
+class _Answer:
+    """What an answer means for the log."""
+
+    def __init__(self, task: ModelTask, time: EffectTime, calls: list[CallPlan]) -> None:
+        self._task = task
+        self._time = time
+        self.calls = calls
+        self.seq = -1
+        """Its place in the log, once that is known."""
+
+    def batch(self, effect: Effect, head: int) -> Batch | None:
+        """The events of an answer that is stored now, behind a log of the length ``head``."""
+        if effect.late:
+            return None  # it is in the log already
+        task = self._task
+        announced = [(each.index, each.call_id, each.tool) for each in announce(self.calls)]
+        self.seq, entry = answer_entry(head, task.turn, task.step, effect, announced)
+        return Batch(
+            task.session_id,
+            task.log_id,
+            task.run_id,
+            task.through_seq,
+            self._time.now_ms(),
+            entry.events,
+            entry.saves,
+        )
 
 
 class ModelCall(Deps):
@@ -42,35 +81,107 @@ class ModelCall(Deps):
     @activity.defn(name=ACTIVITY_MODEL)
     @boundary
     async def call_model(self, task: ModelTask) -> ModelTurn:
-        """Give the model's turn: the one that was stored before, if this call was made already."""
+        """Give the model's turn: the one that was stored before, if this call was made already.
+
+        The answer, and what it means for the log, are stored together.
+
+        Raises:
+            LogConflictError: the session belongs to another run by now.
+            ProviderError: the provider failed; Temporal asks again when that can help.
+        """
         agent = self.agent(task.agent)
-        effect_id = EffectId(task.log_id, task.through_seq, MODEL_CALL)
         async with heartbeats():
+            turn = await self._ask(agent, task)
+            if not turn.calls:
+                await tracing.tell_ends(self.store, task.session_id, task.log_id, task.through_seq)
+        return turn
+
+    async def _ask(self, agent: Agent, task: ModelTask) -> ModelTurn:
+        time = EffectTime(task.time_ms)
+        effect = await self._begin(agent, task)
+        if effect.done:
+            return await self._found(agent, task)
+        with tracing.chat(agent, task, effect) as span:
+            request, record = await self._request(agent, task)
+            response = await self._generate(agent, request, task)
+            message = response.message()
+            answer = _Answer(task, time, await self._plans(agent, task, message))
+            outcome = {**_outcome(agent, request, response), **record}
             effect = await until_stored(
-                lambda: self.store.begin_effect(
-                    effect_id,
+                lambda: self.store.end_effect(
+                    _effect_id(task),
                     session_id=task.session_id,
-                    run_id=task.run_id,
                     name=agent.model or "",
+                    outcome=outcome,
+                    message=message,
+                    record=answer.batch,
                 )
             )
-            if not effect.done:
-                if task.once and effect.starts > 1:
-                    msg = "The model call was sent, and its worker died: its outcome is unknown."
-                    lost = RunFailedError(msg, code="MODEL_OUTCOME_UNKNOWN")
-                    await self._note(effect_id, lost, agent.model or "unknown")
-                    raise lost
-                with tracing.chat(agent, task, effect) as span:
-                    request, record = await self._request(agent, task)
-                    response = await self._generate(agent, request, effect_id)
-                    outcome = {**_outcome(agent, request, response), **record}
-                    message = response.message()
-                    effect = await until_stored(
-                        lambda: self.store.end_effect(effect_id, outcome=outcome, message=message)
-                    )
-                    span.answered(request, outcome, effect)
+            span.answered(request, outcome, effect)
+        if effect.late:
+            return await self._found(agent, task)
+        if effect.head is None:
+            raise _replaced(task)
+        return _turn(effect, effect.head, answer.seq, answer.calls)
+
+    async def _begin(self, agent: Agent, task: ModelTask) -> Effect:
+        """The call in the ledger; when it is not done there, it may be made.
+
+        By default nothing is marked before a call: an answer that is lost is asked for again in
+        any case.
+
+        Raises:
+            LogConflictError: the session belongs to another run by now.
+            RunFailedError: the call was begun before, and is to be sent once.
+        """
+        effect_id, name = _effect_id(task), agent.model or ""
+        if not task.marked:
+            row = await until_stored(lambda: self.store.session(task.session_id))
+            if row is None or row.log_id != task.log_id or row.writer != task.run_id:
+                raise _replaced(task)
+            found = None
+            if row.head > task.through_seq or activity.info().attempt > 1:
+                found = await until_stored(lambda: self.store.effect(effect_id))
+            return found or Effect(name, starts=1, started_at=now_ms())
+        effect = await until_stored(
+            lambda: self.store.begin_effect(
+                effect_id, session_id=task.session_id, run_id=task.run_id, name=name
+            )
+        )
+        if task.once and effect.starts > 1 and not effect.done:
+            msg = "The model call was sent, and its worker died: its outcome is unknown."
+            lost = RunFailedError(msg, code="MODEL_OUTCOME_UNKNOWN")
+            await self._note(effect_id, lost, agent.model or "unknown")
+            raise lost
+        return effect
+
+    async def _found(self, agent: Agent, task: ModelTask) -> ModelTurn:
+        """What another attempt has stored; only its report to Temporal was lost."""
+        effect = await until_stored(lambda: self.store.effect(_effect_id(task)))
+        written = await until_stored(
+            lambda: self.store.events(task.session_id, after=task.through_seq)
+        )
+        own = dropwhile(
+            lambda event: event.type != ev.ASSISTANT_MESSAGE,
+            (event for event in written if not event.ignorable),
+        )
+        answer = next(own, None)
+        if effect is None or effect.message is None or answer is None:
+            raise _replaced(task)
+        # By the agent of today: a call that it would ask about is asked about.
+        calls = await self._plans(agent, task, effect.message)
+        head = answer.seq + 1
+        for event in takewhile(lambda event: event.type in _MEANT, own):
+            head = event.seq + 1
+            if event.type == ev.TOOL_CALL:
+                calls[event.data["index"]].announced = True
+        return _turn(effect, head, answer.seq, calls)
+
+    async def _plans(
+        self, agent: Agent, task: ModelTask, message: dict[str, Any]
+    ) -> list[CallPlan]:
         state = await until_stored(lambda: self.store.state(task.log_id, task.through_seq))
-        return _turn(agent, effect, state.grants)
+        return plan_calls(agent, message, state.grants)
 
     async def _request(self, agent: Agent, task: ModelTask) -> tuple[ModelRequest, dict[str, Any]]:
         """The request, and what the log has to say of it, so that it can be built again."""
@@ -100,7 +211,7 @@ class ModelCall(Deps):
         return request, record
 
     async def _generate(
-        self, agent: Agent, request: ModelRequest, effect_id: EffectId
+        self, agent: Agent, request: ModelRequest, task: ModelTask
     ) -> ModelResponse:
         try:
             return await agent.provider.generate(request)
@@ -108,15 +219,17 @@ class ModelCall(Deps):
             failure = error
         except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
             # A provider of one's own may raise anything; only a cancel of ours goes on as one.
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
+            current = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and (
+                current is None or current.cancelling()
+            ):
                 raise
             activity.logger.exception("The provider of %s failed", agent.name)
             text = safe_text(error, os.environ)
             failure = ProviderError(
                 f"The provider of {agent.name} raised {type(error).__name__}: {text}"
             )
-        failed = await self._note(effect_id, failure, agent.model or "unknown")
+        failed = await self._note(_effect_id(task), failure, agent.model or "unknown")
         raise to_failure(failure, final=failed >= PROVIDER_TRIES)
 
     async def _note(self, effect_id: EffectId, error: PerdureError, name: str) -> int:
@@ -125,7 +238,18 @@ class ModelCall(Deps):
         usage = error.usage if isinstance(error, ProviderError) else None
         if usage is not None:
             attempt.update(usage=usage, model=name)
-        return len(await until_stored(lambda: self.store.note_attempt(effect_id, attempt)))
+        return len(
+            await until_stored(lambda: self.store.note_attempt(effect_id, attempt, name=name))
+        )
+
+
+def _effect_id(task: ModelTask) -> EffectId:
+    return EffectId(task.log_id, task.through_seq, MODEL_CALL)
+
+
+def _replaced(task: ModelTask) -> LogConflictError:
+    msg = f"The session {task.session_id} belongs to a newer run; this one may not write."
+    return LogConflictError(msg)
 
 
 def _outcome(agent: Agent, request: ModelRequest, response: ModelResponse) -> dict[str, Any]:
@@ -168,21 +292,15 @@ def _estimate(request: ModelRequest, response: ModelResponse) -> dict[str, Any]:
     }
 
 
-def _turn(agent: Agent, effect: Effect, grants: Collection[str]) -> ModelTurn:
+def _turn(effect: Effect, head: int, call_seq: int, calls: list[CallPlan]) -> ModelTurn:
     assert effect.outcome is not None
     assert effect.message is not None
-    calls: list[CallPlan] = [
-        plan_call(agent, index, call, grants)
-        for index, call in enumerate(effect.message.get("toolCalls") or [])
-    ]
     return ModelTurn(
         content=content_of(effect.message, effect.ref, effect.size),
         finish_reason=effect.outcome["finishReason"],
         model=effect.outcome["model"],
+        head=head,
+        call_seq=call_seq,
         calls=calls,
         usage=effect.outcome["usage"],
-        response_id=effect.outcome["responseId"],
-        header=effect.outcome.get("header"),
-        history=effect.outcome.get("history"),
-        attempts=effect.attempts,
     )

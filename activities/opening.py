@@ -23,7 +23,7 @@ from perdure.activities.wire import (
     ToolPolicy,
 )
 from perdure.checkpoint_bridge import events as ev
-from perdure.checkpoint_bridge.answers import attempt_events, grant_of, taken_over
+from perdure.checkpoint_bridge.answers import attempt_events, grant_of
 from perdure.checkpoint_bridge.closing import close_turn, crash_ending
 from perdure.checkpoint_bridge.errors import (
     AgentDriftError,
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 
 _OPEN_TRIES = 5
 CONTINUE = "continue"
-_TAKEN_OVER_BY = "takenOverBy"
-"""In the data of a turn's end: the execution that found its answer in the ledger."""
 
 _log = logging.getLogger("perdure.runs")
 
@@ -123,7 +121,7 @@ class _Opener:
             if not self._is_open_already():
                 refuse_ended(row)
             await self._close_lost_turn(row)
-            await self._take_answer_over()
+            await self._record_attempts()
         if self._is_open_already():
             # This execution has opened the session already; its answer was lost.
             await self._find_approval()
@@ -134,9 +132,8 @@ class _Opener:
         if not finished:
             await self._resume(incoming)
         self._normalise()
-        # A run that its last execution left unfinished takes the same input as a retry, also when
-        # the answer that was taken over has finished it.
-        retry = (self.state.last_end or {}).get(_TAKEN_OVER_BY) == self.task.execution_id
+        # Temporal starts a run again that its last execution has finished, but for saying so.
+        retry = self.task.attempt > 1 and self.state.run_id == self.task.run_id
         added = self._new_messages(incoming, finished=finished and not retry)
         if finished and not added:
             await self._keep_business_state()
@@ -183,29 +180,17 @@ class _Opener:
             return input_messages(await delegated_input(self.store, delegated.call))
         return await read_input(self.store, self._given)
 
-    async def _take_answer_over(self) -> None:
-        """Put what a lost execution's last model call came to into the log, where it belongs.
-
-        Its answer was paid for, so it is used; of one that never came, the failed attempts stay.
-        """
+    async def _record_attempts(self) -> None:
+        """Put how a lost execution's last model call failed into the log, where it belongs."""
         turn = self.state.open_turn
         if turn is None or turn.get("runId") == self.task.run_id:
             return
         effect = await self.store.effect(EffectId(self.log_id, self.state.through, MODEL_CALL))
-        if effect is None:
+        if effect is None or not effect.attempts:
             return
-        step = self.state.step + 1
-        saves: list[NewSave] = []
-        if effect.done:
-            events, saves = taken_over(self.state.turn, step, effect)
-            if events[-1].type == ev.TURN_END:
-                events[-1].data[_TAKEN_OVER_BY] = self.task.execution_id
-        else:
-            events = attempt_events(self.state.turn, step, effect.attempts)
-        if not events:
-            return
+        events = attempt_events(self.state.turn, self.state.step + 1, effect.attempts)
         head, time_ms = self.state.through, self.task.time_ms
-        batch = Batch(self.task.session_id, self.log_id, None, head, time_ms, events, saves)
+        batch = Batch(self.task.session_id, self.log_id, None, head, time_ms, events)
         self.state = await self.store.state(self.log_id, await self.store.append(batch))
 
     async def _resume(self, incoming: list[dict[str, Any]]) -> None:

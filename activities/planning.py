@@ -7,6 +7,7 @@ approval predicates. The loop gets the decisions as values.
 from __future__ import annotations
 
 import json
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
@@ -20,7 +21,7 @@ from perdure.checkpoint_bridge.tool_results import error_result
 from perdure.tools import AgentTool
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from perdure.agent import Agent
     from perdure.tools import Tool
@@ -57,6 +58,24 @@ def parse_arguments(tool: Tool, raw: str) -> BaseModel | dict[str, Any]:
 def _no_constant(name: str) -> Any:
     msg = f"{name} is not JSON"
     raise ValueError(msg)
+
+
+def plan_calls(
+    agent: Agent, message: dict[str, Any], grants: Collection[str] = ()
+) -> list[CallPlan]:
+    """What is to happen with each call of a model's answer."""
+    calls = message.get("toolCalls") or []
+    return [plan_call(agent, index, call, grants) for index, call in enumerate(calls)]
+
+
+def announce(plans: Iterable[CallPlan]) -> list[CallPlan]:
+    """Mark the calls that run at once, those before the first gated one, as announced."""
+    found = []
+    for plan in takewhile(lambda plan: plan.action != "approve", plans):
+        if plan.action == "run":
+            plan.announced = True
+            found.append(plan)
+    return found
 
 
 def plan_call(

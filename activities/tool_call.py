@@ -18,13 +18,16 @@ from temporalio import activity
 from perdure.activities import tracing
 from perdure.activities.content import NotJsonError, content_of, to_json_value
 from perdure.activities.deps import Deps
+from perdure.activities.effect_time import EffectTime
 from perdure.activities.emitting import Emitter
 from perdure.activities.failures import boundary
 from perdure.activities.liveness import heartbeats, until_stored
 from perdure.activities.planning import arguments_digest, parse_arguments
 from perdure.activities.wire import ACTIVITY_TOOL, AMBIGUOUS, ASK, ToolOutcome, ToolTask
 from perdure.checkpoint_bridge import tool_errors
+from perdure.checkpoint_bridge.answers import result_entry, step_end
 from perdure.checkpoint_bridge.errors import PropagatingToolError
+from perdure.checkpoint_bridge.event_log import Batch
 from perdure.checkpoint_bridge.ledger import EffectId, idempotency_key
 from perdure.checkpoint_bridge.redaction import redact, safe_text
 from perdure.checkpoint_bridge.tool_errors import tool_error_result
@@ -70,6 +73,20 @@ class ToolCall(Deps):
             PropagatingToolError: the tool chose to fail the run.
         """
         effect_id = EffectId(task.log_id, task.seq, task.index)
+        time = EffectTime(task.time_ms)
+
+        async def end(message: dict[str, Any]) -> Effect:
+            return await until_stored(
+                lambda: self.store.end_effect(
+                    effect_id,
+                    session_id=task.session_id,
+                    name=task.tool,
+                    outcome={},
+                    message=message,
+                    record=None if task.head is None else partial(_record, task, time),
+                )
+            )
+
         async with heartbeats():
             effect = await until_stored(
                 lambda: self.store.begin_effect(
@@ -84,14 +101,16 @@ class ToolCall(Deps):
                         message = await self._result(task, effect)
                     except _Unsettled:
                         return ToolOutcome(uncertain=True)
-                    effect = await until_stored(
-                        lambda: self.store.end_effect(effect_id, outcome={}, message=message)
-                    )
+                    effect = await end(message)
                     span.returned(task.arguments or "", effect)
+            elif task.head is not None and effect.message is not None:
+                # Perhaps the log has it, perhaps the run that stored it could not write.
+                effect = await end(effect.message)
         assert effect.message is not None
         return ToolOutcome(
             content=content_of(effect.message, effect.ref, effect.size),
             is_error=bool(effect.message.get("isError")),
+            head=effect.head,
         )
 
     async def _result(self, task: ToolTask, effect: Effect) -> dict[str, Any]:
@@ -242,6 +261,22 @@ def _beat_from_anywhere() -> Callable[..., None]:
             loop.call_soon_threadsafe(activity.heartbeat, *details)
 
     return beat
+
+
+def _record(task: ToolTask, time: EffectTime, effect: Effect, _head: int) -> Batch:
+    """The call's result as the log has it."""
+    assert task.head is not None
+    last = step_end(task.turn, task.step) if task.ends_step else None
+    entry = result_entry([(task.seq, task.index, effect.message, effect.ref)], last)
+    return Batch(
+        task.session_id,
+        task.log_id,
+        task.run_id,
+        task.head,
+        time.now_ms(),
+        entry.events,
+        entry.saves,
+    )
 
 
 def _failed(task: ToolTask, error: dict[str, Any]) -> dict[str, Any]:

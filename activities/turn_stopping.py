@@ -53,7 +53,13 @@ class TurnStopping(Deps):
             if not effect.done:
                 left = {"messages": await self._ask(hook, task)}
                 effect = await until_stored(
-                    lambda: self.store.end_effect(effect_id, outcome={}, message=left)
+                    lambda: self.store.end_effect(
+                        effect_id,
+                        session_id=task.session_id,
+                        name="on_turn_stopping",
+                        outcome={},
+                        message=left,
+                    )
                 )
             assert effect.message is not None
             messages = effect.message["messages"]

@@ -96,6 +96,8 @@ class CallPlan:
     """Of what a person is asked to approve: the tool and its arguments as it reads them."""
     child: str | None = None
     """The agent that the call runs, when the tool is one."""
+    announced: bool = False
+    """The log has its ``tool/call`` already."""
 
 
 @dataclass
@@ -177,9 +179,9 @@ class OpenRun:
     has_business_state: bool = False
     metadata: dict[str, Any] | None = None
     max_steps: int | None = None
+    attempt: int = 1
+    """More when a retry policy of the workflow's has Temporal start it again."""
     traceparent: str = ""
-    execution_id: str = ""
-    """Of this execution alone, where ``run_id`` is that of all executions of the run."""
     claim: str | None = None
     delegated: Delegation | None = None
 
@@ -266,6 +268,11 @@ class ModelTask:
     agent: str
     through_seq: int
     step: int
+    turn: int
+    time_ms: int
+    """The workflow's time when it asked; what is recorded adds how long it took."""
+    marked: bool = False
+    """The ledger says that it was begun, before it is."""
     once: bool = False
     """A call that was begun before is not made again."""
     trace: str = ""
@@ -273,20 +280,17 @@ class ModelTask:
 
 @dataclass
 class ModelTurn:
-    """What the model answered, as the loop and the UI need it."""
+    """What the model answered, as the loop and the UI need it. The log has it already."""
 
     content: Content
     finish_reason: str
     model: str
+    head: int
+    """Length of the log with the answer and what it means."""
+    call_seq: int
+    """Place of the answer in the log."""
     calls: list[CallPlan] = field(default_factory=list)
     usage: dict[str, Any] | None = None
-    response_id: str | None = None
-    attempts: list[dict[str, Any]] = field(default_factory=list)
-    """Failed attempts before this answer: ``{error, usage?}``."""
-    header: dict[str, Any] | None = None
-    """``{ref, reason}`` of what the agent brought to the request, where that has changed."""
-    history: dict[str, Any] | None = None
-    """What the request showed of the transcript, where it did not show all."""
 
 
 @dataclass
@@ -304,7 +308,14 @@ class ToolTask:
     arguments: str | None
     attempt: int
     timeout: float
+    time_ms: int
+    """As :attr:`ModelTask.time_ms`."""
+    head: int | None = None
+    """Where the result belongs in the log; ``None``: the workflow records it, in call order."""
+    turn: int = 0
     step: int = 0
+    ends_step: bool = False
+    """No other call of the turn waits for its result."""
     recovery: str = "rerun"
     confirmed: bool = False
     trace: str = ""
@@ -320,6 +331,8 @@ class ToolOutcome:
     is_error: bool = False
     uncertain: bool = False
     """No result: the call may have run before, and a person is to say what to do."""
+    head: int | None = None
+    """Length of the log with the result; ``None``: the workflow is to record it."""
 
 
 @dataclass

@@ -1,11 +1,13 @@
-"""A model's answer as events: the same ones, whoever writes them into the log.
+"""What happened in a run, as events: the same ones, whoever writes them into the log.
 
-The loop writes them when it has the answer. When its execution died before that, whoever opens or
-closes the session next takes the answer over from the ledger, so that it is not bought again.
+A model's answer and what it means are written in the transaction that stores the answer in the
+ledger, so neither is ever there without the other; the result of a call likewise, where it is
+the only one that is due. The workflow writes the others.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from perdure.checkpoint_bridge import events as ev
@@ -14,15 +16,19 @@ from perdure.checkpoint_bridge.events import NewEvent, NewSave
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["TOOL_CALLS", "answer_events", "attempt_events", "taken_over", "turn_end", "unused"]
+__all__ = [
+    "TOOL_CALLS",
+    "Entry",
+    "answer_entry",
+    "attempt_events",
+    "call_event",
+    "result_entry",
+    "step_end",
+    "turn_end",
+]
 
 TOOL_CALLS = "tool_calls"
 """The finish reason of a save in the middle of a run."""
-
-_UNUSED = {
-    "code": "PERDURE_ANSWER_UNUSED",
-    "message": "The answer came, and the run was cancelled before it could use it.",
-}
 
 
 class StoredAnswer(Protocol):
@@ -38,6 +44,18 @@ class StoredAnswer(Protocol):
     def attempts(self) -> Sequence[dict[str, Any]]: ...
 
 
+@dataclass
+class Entry:
+    """What one append puts into the log."""
+
+    events: list[NewEvent] = field(default_factory=list)
+    saves: list[NewSave] = field(default_factory=list)
+
+    def save(self, status: str, finish_reason: str) -> None:
+        """Save the checkpoint as it is after the events so far."""
+        self.saves.append(NewSave(len(self.events), status, finish_reason))
+
+
 def attempt_events(turn: int, step: int, attempts: Iterable[dict[str, Any]]) -> list[NewEvent]:
     """Failed attempts (``{error, usage?}``) of a model call: in the log, never in a transcript."""
     place = {"turn": turn, "step": step}
@@ -47,39 +65,86 @@ def attempt_events(turn: int, step: int, attempts: Iterable[dict[str, Any]]) -> 
     ]
 
 
-def answer_events(
-    turn: int,
-    step: int,
-    outcome: dict[str, Any],
-    *,
-    message: dict[str, Any] | None,
-    ref: str | None,
-    attempts: Iterable[dict[str, Any]],
-) -> list[NewEvent]:
-    """The request's header where it is new, failed attempts, the step's beginning, the answer.
+def answer_entry(
+    head: int, turn: int, step: int, answer: StoredAnswer, announced: Iterable[tuple[int, str, str]]
+) -> tuple[int, Entry]:
+    """A model's answer: the request's header where it is new, the failed attempts, the answer.
+
+    An answer without calls ends its turn. Of another one, the calls that may run at once are
+    announced: ``(index, id, tool)`` each.
 
     Args:
+        head: the length of the log before it.
         turn: the session's turn.
         step: the run's step, from 1.
-        outcome: ``{model, usage, finishReason, responseId?, header?, history?}``.
-        message: the assistant message; ``None`` where only ``ref`` is at hand.
-        ref: where the message is, when it is too large to be inline.
-        attempts: the failed ones before it.
+        answer: its ``outcome`` is ``{model, usage, finishReason, responseId?, header?,
+            history?}``.
+        announced: the calls to announce.
+
+    Returns:
+        The answer's place in the log, and what to append.
     """
-    attempts = list(attempts)
-    data: dict[str, Any] = {"turn": turn, "step": step, "attempt": len(attempts) + 1}
-    data.update((key, outcome[key]) for key in ("model", "usage", "finishReason"))
+    assert answer.outcome is not None
+    assert answer.message is not None
+    place = {"turn": turn, "step": step}
+    data: dict[str, Any] = {**place, "attempt": len(answer.attempts) + 1}
+    data.update((key, answer.outcome[key]) for key in ("model", "usage", "finishReason"))
     for key in ("responseId", "history"):
-        if outcome.get(key) is not None:
-            data[key] = outcome[key]
-    if message is not None and ref is None:
-        data["message"] = message
-    return [
-        *_header_events(outcome.get("header")),
-        *attempt_events(turn, step, attempts),
-        NewEvent(ev.STEP_START, {"turn": turn, "step": step}),
-        NewEvent(ev.ASSISTANT_MESSAGE, data, ref=ref),
-    ]
+        if answer.outcome.get(key) is not None:
+            data[key] = answer.outcome[key]
+    if answer.ref is None:
+        data["message"] = answer.message
+    entry = Entry(
+        [
+            *_header_events(answer.outcome.get("header")),
+            *attempt_events(turn, step, answer.attempts),
+            NewEvent(ev.STEP_START, place),
+            NewEvent(ev.ASSISTANT_MESSAGE, data, ref=answer.ref),
+        ]
+    )
+    seq = head + len(entry.events) - 1
+    if answer.message.get("toolCalls"):
+        entry.save(ev.IN_PROGRESS, TOOL_CALLS)
+        entry.events.extend(call_event(seq, *call) for call in announced)
+    else:
+        finish_reason = answer.outcome["finishReason"]
+        entry.events += [step_end(turn, step), turn_end(turn, finish_reason)]
+        entry.save(ev.FINISHED, finish_reason)
+    return seq, entry
+
+
+def call_event(seq: int, index: int, call_id: str, tool: str) -> NewEvent:
+    """Commit before effect: a call that is not announced in the log has not begun.
+
+    ``seq`` is the place of the model turn that asked for it, ``index`` its place there.
+    """
+    data = {"seq": seq, "index": index, "toolCallId": call_id, "name": tool}
+    return NewEvent(ev.TOOL_CALL, data)
+
+
+def result_entry(
+    results: Iterable[tuple[int, int, dict[str, Any] | None, str | None]], last: NewEvent | None
+) -> Entry:
+    """Results of calls in call order, a save after each: ``(seq, index, message, ref)``.
+
+    Either the message or the reference to it is given. ``last`` ends the step, when no other
+    call of its turn waits.
+    """
+    entry = Entry()
+    for seq, index, message, ref in results:
+        data: dict[str, Any] = {"seq": seq, "index": index}
+        if message is not None and ref is None:
+            data["message"] = message
+        entry.events.append(NewEvent(ev.TOOL_RESULT, data, ref=ref))
+        entry.save(ev.IN_PROGRESS, TOOL_CALLS)
+    if last is not None:
+        entry.events.append(last)
+    return entry
+
+
+def step_end(turn: int, step: int) -> NewEvent:
+    """The end of a step: all of its calls have their results, or it had none."""
+    return NewEvent(ev.STEP_END, {"turn": turn, "step": step})
 
 
 def grant_of(tool: str, decision: dict[str, Any]) -> list[NewEvent]:
@@ -104,32 +169,3 @@ def turn_end(turn: int, finish_reason: str) -> NewEvent:
     kind = "max-tokens" if finish_reason == "length" else "completed"
     reason = {"kind": kind}
     return NewEvent(ev.TURN_END, {"turn": turn, "reason": reason, "finishReason": finish_reason})
-
-
-def taken_over(turn: int, step: int, effect: StoredAnswer) -> tuple[list[NewEvent], list[NewSave]]:
-    """A stored answer that no log has yet: its events and saves, as the loop would have made them.
-
-    An answer without calls ends its turn. The calls of another one are pending.
-    """
-    assert effect.outcome is not None
-    assert effect.message is not None
-    events = answer_events(
-        turn,
-        step,
-        effect.outcome,
-        message=effect.message,
-        ref=effect.ref,
-        attempts=effect.attempts,
-    )
-    if effect.message.get("toolCalls"):
-        return events, [NewSave(len(events), ev.IN_PROGRESS, TOOL_CALLS)]
-    finish_reason = effect.outcome["finishReason"]
-    events.append(NewEvent(ev.STEP_END, {"turn": turn, "step": step}))
-    events.append(turn_end(turn, finish_reason))
-    return events, [NewSave(len(events), ev.FINISHED, finish_reason)]
-
-
-def unused(effect: StoredAnswer) -> dict[str, Any]:
-    """A stored answer as an attempt: paid for, and in no transcript."""
-    assert effect.outcome is not None
-    return {"error": _UNUSED, "usage": effect.outcome["usage"], "model": effect.outcome["model"]}

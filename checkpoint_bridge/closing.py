@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint_bridge import events as ev
-from perdure.checkpoint_bridge.answers import TOOL_CALLS, attempt_events, taken_over, unused
+from perdure.checkpoint_bridge.answers import TOOL_CALLS, attempt_events, step_end
 from perdure.checkpoint_bridge.child_answers import answer_message
 from perdure.checkpoint_bridge.event_log import Batch
-from perdure.checkpoint_bridge.events import Event, NewEvent, NewSave
+from perdure.checkpoint_bridge.events import NewEvent, NewSave
 from perdure.checkpoint_bridge.ledger import MODEL_CALL, EffectId
 from perdure.checkpoint_bridge.lineage import child_session_id
 from perdure.checkpoint_bridge.tool_errors import NOT_RUN, NOT_STARTED, tool_error_result
@@ -58,14 +58,6 @@ class Ending:
         return bool(self.reason["kind"] == ABORTED)
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """``finished``: the run had come to its own end before it could be closed."""
-
-    finished: bool
-    finish_reason: str = ""
-
-
 def crash_ending(on_crash: str) -> Ending:
     """How a turn ends whose run is gone, by its agent's ``on_crash``."""
     if on_crash == "fail":
@@ -83,7 +75,7 @@ async def close_turn(
     time_ms: int,
     run_id: str | None = None,
     fresh: Callable[[SessionState], Awaitable[Sequence[dict[str, Any]]]] | None = None,
-) -> Closed:
+) -> None:
     """Append what closes the session's open turn (if any) and what it left open.
 
     Args:
@@ -100,27 +92,8 @@ async def close_turn(
     """
     state = await store.state(row.log_id, row.head)
     # At the head of the log, where the call belongs; so before anything else.
-    events, saves, state = await _model_call(store, row, state, ending, time_ms)
-
-    async def write() -> None:
-        batch = Batch(
-            row.session_id,
-            row.log_id,
-            run_id,
-            row.head,
-            time_ms,
-            events,
-            saves,
-            take_over=run_id is None,
-        )
-        if ending.answer_calls:
-            await store.close_run(batch, str(ending.reason["kind"]))
-        else:
-            await store.append(batch)
-
-    if saves and saves[-1].status == ev.FINISHED:
-        await write()
-        return Closed(finished=True, finish_reason=saves[-1].finish_reason)
+    events = await _model_call(store, row, state, ending)
+    saves: list[NewSave] = []
     if ending.answer_calls:
         events.extend(_close_approval(state, ending))
         results = await _close_calls(store, row, state, ending)
@@ -132,50 +105,45 @@ async def close_turn(
         events.extend(NewEvent(ev.USER_MESSAGE, {"message": message}) for message in said)
     if state.open_turn is not None:
         if state.open_step:
-            events.append(NewEvent(ev.STEP_END, {"turn": state.turn, "step": state.step}))
+            events.append(step_end(state.turn, state.step))
         events.append(NewEvent(ev.TURN_END, {"turn": state.turn, "reason": ending.reason}))
     if ending.discard:
         events.append(NewEvent(ev.RUN_DISCARDED, {}))
     if ending.aborted:
         status = ev.FINISHED if ending.discard else ev.IN_PROGRESS
         saves.append(NewSave(len(events), status, ABORTED))
-    await write()
-    return Closed(finished=False)
+    batch = Batch(
+        row.session_id,
+        row.log_id,
+        run_id,
+        row.head,
+        time_ms,
+        events,
+        saves,
+        take_over=run_id is None,
+    )
+    if ending.answer_calls:
+        await store.close_run(batch, str(ending.reason["kind"]))
+    else:
+        await store.append(batch)
 
 
 async def _model_call(
-    store: SqlStore, row: SessionRow, state: SessionState, ending: Ending, time_ms: int
-) -> tuple[list[NewEvent], list[NewSave], SessionState]:
-    """What the model call that was in flight came to, and the state after it.
+    store: SqlStore, row: SessionRow, state: SessionState, ending: Ending
+) -> list[NewEvent]:
+    """How the model call that was in flight has failed so far: what it cost is in the bill.
 
-    An answer that the run could not use stays, so that it is not bought again; but after a
-    cancel it is only in the bill, as what failed before it is.
+    An answer would be in the log, behind the state.
     """
     if state.open_turn is None:
-        return [], [], state
+        return []
     effect = await store.effect(EffectId(row.log_id, state.through, MODEL_CALL))
-    if effect is None:
-        return [], [], state
-    step = state.step + 1
-    if not effect.done or ending.aborted:
-        return attempt_events(state.turn, step, _attempts(effect, ending)), [], state
-    events, saves = taken_over(state.turn, step, effect)
-    written = [
-        Event(seq, event.type, time_ms, _with(event, effect))
-        for seq, event in enumerate(events, start=state.through)
-        # Its content is not at hand here, and closes nothing.
-        if event.type != ev.REQUEST_HEADER
-    ]
-    return events, saves, state.copy().fold(written)
-
-
-def _with(event: NewEvent, effect: Effect) -> dict[str, Any]:
-    return event.data if event.ref is None else {**event.data, "message": effect.message}
+    if effect is None or effect.done:
+        return []
+    return attempt_events(state.turn, state.step + 1, _attempts(effect, ending))
 
 
 def _attempts(effect: Effect, ending: Ending) -> list[dict[str, Any]]:
-    if effect.done:
-        return [*effect.attempts, unused(effect)]
     # A call that failed has noted it; so one start more than that is a call that was lost.
     if ending.lost and effect.starts > len(effect.attempts):
         return [*effect.attempts, {"error": _LOST_ANSWER}]

@@ -81,12 +81,24 @@ _READ = (
 )
 
 
+def lock_session(connection: Connection, session_id: str, log_id: int) -> Any:
+    """A session's row, held until the transaction ends; ``None`` when it was deleted."""
+    return connection.execute(_FIND, {"session_id": session_id, "log_id": log_id}).one_or_none()
+
+
 def append(
-    connection: Connection, batch: Batch, *, keep_saves: int, step: int | None = None
+    connection: Connection,
+    batch: Batch,
+    *,
+    keep_saves: int,
+    step: int | None = None,
+    session: Any = None,
 ) -> int:
     """Append events and saves; returns the log's length after the last of them.
 
-    ``step`` is the step count before the events, where the row does not know it (a new fork).
+    ``step`` is the step count before the events, where the row does not know it (a new fork);
+    ``session`` the row of :func:`lock_session`, where the caller has it. A conflict is found
+    before anything is written.
 
     Doing it again changes nothing: events that are there already with the same digests count
     as appended (the digest leaves the time out).
@@ -97,8 +109,7 @@ def append(
     Raises:
         LogConflictError: another writer was here, or wrote something else at this place.
     """
-    keys = {"session_id": batch.session_id, "log_id": batch.log_id}
-    row = connection.execute(_FIND, keys).one_or_none()
+    row = session or lock_session(connection, batch.session_id, batch.log_id)
     _check_turn(batch, row)
     assert row is not None
     encoded = [encode(event) for event in batch.events]

@@ -38,6 +38,8 @@ class SessionState:
         self.turn = 0
         self.open_turn: dict[str, Any] | None = None
         """Data of the ``turn/start`` that has no ``turn/end`` yet."""
+        self.run_id = ""
+        """The run that the newest turn is of."""
         self.open_step = False
         self.last_end: dict[str, Any] | None = None
         self.request_config: dict[str, Any] | None = None
@@ -186,6 +188,7 @@ class SessionState:
         self.turn = data["turn"]
         self.open_turn = data
         self.discarded = False
+        self.run_id = str(data.get("runId") or "")
         self.fields["agentId"] = data["agent"]
         if data.get("fingerprint") is not None:
             self.fields["agentFingerprint"] = data["fingerprint"]

@@ -1,24 +1,31 @@
 """The ledger of effects: one row for every model call and tool call.
 
 A row says *started* before the effect and holds the outcome after it. So whoever comes after a
-crash knows whether a call never began, may have happened, or is done and what it gave.
+crash knows whether a call never began, may have happened, or is done and what it gave. What the
+outcome means for the conversation goes into the log in the same transaction.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import bindparam, select, text, update
+from sqlalchemy import select, text
 
 from perdure.checkpoint_bridge.blobs import get_blob, put_blob
 from perdure.checkpoint_bridge.errors import LogConflictError
+from perdure.checkpoint_bridge.event_log import append, lock_session
 from perdure.checkpoint_bridge.events import INLINE_LIMIT, dump
-from perdure.checkpoint_bridge.schema import effects, logs
+from perdure.checkpoint_bridge.schema import logs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Connection
+
+    from perdure.checkpoint_bridge.event_log import Batch
 
 MODEL_CALL = -1
 """The index under which a turn's model call itself is kept."""
@@ -58,6 +65,10 @@ class Effect:
     ref: str | None = None
     size: int = 0
     attempts: list[dict[str, Any]] = field(default_factory=list)
+    head: int | None = None
+    """Length of the log with what the outcome meant for it, where that was written with it."""
+    late: bool = field(default=False, compare=False)
+    """Another attempt's outcome was there first, and this is that one."""
 
     @property
     def done(self) -> bool:
@@ -86,21 +97,31 @@ _BEGIN = {
 
 On PostgreSQL the fence holds until the mark is committed; SQLite has one writer anyway."""
 
-_END = (
-    update(effects)
-    .where(
-        effects.c.log_id == bindparam("b_log_id"),
-        effects.c.seq == bindparam("b_seq"),
-        effects.c.call_index == bindparam("b_call_index"),
-        effects.c.ended_at.is_(None),
-    )
-    .values(
-        ended_at=bindparam("new_ended_at"),
-        outcome=bindparam("new_outcome"),
-        message=bindparam("new_message"),
-        ref=bindparam("new_ref"),
-    )
-    .returning(*(effects.c[name] for name in _RETURNED.split(", ")))
+_END = text(
+    f"""
+    INSERT INTO perdure_effects (log_id, seq, call_index, name, starts, started_at, ended_at,
+        outcome, message, ref, attempts)
+    VALUES (:log_id, :seq, :call_index, :name, 1, :time_ms, :time_ms, :outcome, :message, :ref,
+        '[]')
+    ON CONFLICT (log_id, seq, call_index) DO UPDATE SET ended_at = excluded.ended_at,
+        outcome = excluded.outcome, message = excluded.message, ref = excluded.ref
+        WHERE perdure_effects.ended_at IS NULL
+    RETURNING {_RETURNED}
+    """  # noqa: S608 - constants
+)
+_FIND = text(
+    f"""
+    SELECT {_RETURNED} FROM perdure_effects
+    WHERE log_id = :log_id AND seq = :seq AND call_index = :call_index
+    """  # noqa: S608 - constants
+)
+_NOTE = text(
+    """
+    INSERT INTO perdure_effects
+        (log_id, seq, call_index, name, starts, started_at, attempts)
+    VALUES (:log_id, :seq, :call_index, :name, 1, :time_ms, :attempts)
+    ON CONFLICT (log_id, seq, call_index) DO UPDATE SET attempts = excluded.attempts
+    """
 )
 
 
@@ -118,9 +139,9 @@ def begin_effect(
     Raises:
         LogConflictError: the session belongs to another run by now; the effect must not happen.
     """
-    keys = {"log_id": effect_id.log_id, "seq": effect_id.seq, "call_index": effect_id.index}
     given = {"session_id": session_id, "run_id": run_id, "name": name, "time_ms": time_ms}
-    row = connection.execute(_BEGIN[connection.dialect.name], {**keys, **given}).one_or_none()
+    query = _BEGIN[connection.dialect.name]
+    row = connection.execute(query, {**_keys(effect_id), **given}).one_or_none()
     if row is None:
         msg = f"The session {session_id} belongs to a newer run; this call must not happen."
         raise LogConflictError(msg)
@@ -131,45 +152,75 @@ def end_effect(
     connection: Connection,
     effect_id: EffectId,
     *,
+    session_id: str,
+    name: str,
     outcome: dict[str, Any],
     message: dict[str, Any],
     time_ms: int,
+    record: Callable[[Effect, int], Batch | None] | None = None,
+    keep_saves: int = 1,
 ) -> Effect:
-    """Store an effect's outcome. The first one stays: a late second one changes nothing."""
+    """Store an effect's outcome. The first one stays: a late second one changes nothing.
+
+    Args:
+        connection: with a transaction for writing.
+        effect_id: which effect; one that was never marked as started is now.
+        session_id: the session that it belongs to.
+        name: of the model or the tool.
+        outcome: what is not the message.
+        message: the message that it came to.
+        time_ms: now.
+        record: makes of the stored outcome, and the log's length, what it means for the log.
+            Where the log has gone another way meanwhile (the run was closed, or replaced by
+            another one), the outcome alone is stored, and the effect's ``head`` is ``None``.
+        keep_saves: see :func:`.event_log.append`.
+
+    Raises:
+        LogConflictError: the session was deleted meanwhile.
+    """
+    session = lock_session(connection, session_id, effect_id.log_id)
+    if session is None:
+        msg = "The session was deleted while one of its calls ran."
+        raise LogConflictError(msg)
     content = dump(message)
     ref = put_blob(connection, content, time_ms) if len(content) > INLINE_LIMIT else None
     values = {
-        "b_log_id": effect_id.log_id,
-        "b_seq": effect_id.seq,
-        "b_call_index": effect_id.index,
-        "new_ended_at": time_ms,
-        "new_outcome": dump(outcome),
-        "new_message": None if ref else content,
-        "new_ref": ref,
+        "name": name,
+        "time_ms": time_ms,
+        "outcome": dump(outcome),
+        "message": None if ref else content,
+        "ref": ref,
     }
-    row = connection.execute(_END, values).one_or_none()
-    if row is not None:
-        return _effect(row, content)
-    stored = find_effect(connection, effect_id)
-    if stored is None or not stored.done:
-        msg = "The session was deleted while one of its calls ran."
-        raise LogConflictError(msg)
-    return stored
+    row = connection.execute(_END, {**_keys(effect_id), **values}).one_or_none()
+    effect = find_effect(connection, effect_id) if row is None else _effect(row, content)
+    assert effect is not None
+    effect.late = row is None
+    batch = record(effect, session.head) if record is not None else None
+    if batch is not None:
+        with contextlib.suppress(LogConflictError):
+            effect.head = append(connection, batch, keep_saves=keep_saves, session=session)
+    return effect
 
 
 def note_attempt(
-    connection: Connection, effect_id: EffectId, attempt: dict[str, Any]
+    connection: Connection,
+    effect_id: EffectId,
+    attempt: dict[str, Any],
+    *,
+    name: str,
+    time_ms: int,
 ) -> list[dict[str, Any]]:
     """Add a failed attempt (``{error, usage?}``); returns all of them."""
     found = find_effect(connection, effect_id)
     attempts = [*(found.attempts if found else []), attempt]
-    connection.execute(update(effects).where(*_is(effect_id)).values(attempts=dump(attempts)))
+    values = {"name": name, "time_ms": time_ms, "attempts": dump(attempts)}
+    connection.execute(_NOTE, {**_keys(effect_id), **values})
     return attempts
 
 
 def find_effect(connection: Connection, effect_id: EffectId) -> Effect | None:
     """The row of an effect, or ``None`` when it was never begun."""
-    row = connection.execute(select(effects).where(*_is(effect_id))).one_or_none()
+    row = connection.execute(_FIND, _keys(effect_id)).one_or_none()
     if row is None:
         return None
     return _effect(row, get_blob(connection, row.ref) if row.ref else row.message)
@@ -194,9 +245,5 @@ def _effect(row: Any, content: str | None) -> Effect:
     )
 
 
-def _is(effect_id: EffectId) -> tuple[Any, ...]:
-    return (
-        effects.c.log_id == effect_id.log_id,
-        effects.c.seq == effect_id.seq,
-        effects.c.call_index == effect_id.index,
-    )
+def _keys(effect_id: EffectId) -> dict[str, int]:
+    return {"log_id": effect_id.log_id, "seq": effect_id.seq, "call_index": effect_id.index}

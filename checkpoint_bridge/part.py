@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from perdure.checkpoint_bridge.database import Database
+    from perdure.checkpoint_bridge.event_log import Batch
     from perdure.checkpoint_bridge.fold import SessionState
     from perdure.checkpoint_bridge.sessions import SessionRow
 
@@ -23,6 +24,9 @@ class StorePart:
 
         async def state(self, log_id: int, through: int) -> SessionState:
             """The fold of a log's first ``through`` events."""
+
+        async def appended(self, batch: Batch, end: int) -> None:
+            """What follows from an append that is committed; ``end`` is the log's length."""
 
         def tell_saved(self, time_ms: int) -> None:
             """Tell who listens that there is a new save."""

@@ -10,12 +10,12 @@ from perdure.checkpoint_bridge import (
     approvals as approval_rows,
     events as ev,
     inputs,
-    ledger,
     sessions,
 )
 from perdure.checkpoint_bridge.blobs import get_blob, put_blob
 from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry, PendingApproval
 from perdure.checkpoint_bridge.database import Database
+from perdure.checkpoint_bridge.effect_store import EffectStore
 from perdure.checkpoint_bridge.errors import LogConflictError
 from perdure.checkpoint_bridge.event_log import Batch, append, read_events
 from perdure.checkpoint_bridge.events import Event, NewEvent
@@ -42,16 +42,14 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from perdure.checkpoint_bridge.approvals import ApprovalRow
-    from perdure.checkpoint_bridge.ledger import Effect, EffectId
     from perdure.checkpoint_bridge.retention import Retention
     from perdure.checkpoint_bridge.sessions import SessionRow
 
 _CACHED_LOGS = 256
-_CACHED_UIDS = 10_000
 NO_HOOKS = SessionHooks()
 
 
-class SqlStore(Forkable, Prunable, Versioned):
+class SqlStore(EffectStore, Forkable, Prunable, Versioned):
     """Sessions in SQLite or PostgreSQL.
 
     It is a documented ``CheckpointStore`` with history; the runs themselves write events, and
@@ -80,12 +78,11 @@ class SqlStore(Forkable, Prunable, Versioned):
         formats: LogFormats = CURRENT,
     ) -> None:
         self.history_limit = check_history_limit(history_limit)
-        self.database = Database(url, create=create)
+        super().__init__(Database(url, create=create))
         self.retention = retention
         self.hooks = hooks
         self.formats = formats
         self._states: OrderedDict[int, SessionState] = OrderedDict()
-        self._uids: dict[int, str] = {}
         self.on_save: set[Callable[[int], object]] = set()
         """Called after each save that this object has committed, with its time in Unix ms."""
 
@@ -231,12 +228,16 @@ class SqlStore(Forkable, Prunable, Versioned):
     async def append(self, batch: Batch) -> int:
         """Append to a log (see :func:`.event_log.append`); returns its length after it."""
         end = await self.database.write(append, batch, keep_saves=self.keep_saves)
+        await self.appended(batch, end)
+        return end
+
+    async def appended(self, batch: Batch, end: int) -> None:
+        """Do what follows from an append that is committed; ``end`` is the log's length."""
         if end == batch.head + len(batch.events):
             self._follow(batch)
         if batch.saves:
             self.tell_saved(batch.time_ms)
         await self.hooks.flushed(batch.session_id, batch.events)
-        return end
 
     def tell_saved(self, time_ms: int) -> None:
         """Tell who listens that there is a new save."""
@@ -301,46 +302,7 @@ class SqlStore(Forkable, Prunable, Versioned):
                 self._states.popitem(last=False)
         return state
 
-    # -- effects, content, approvals ---------------------------------------------------------
-
-    async def begin_effect(
-        self, effect_id: EffectId, *, session_id: str, run_id: str, name: str
-    ) -> Effect:
-        """Mark an effect as started, or give its outcome (see :func:`.ledger.begin_effect`)."""
-        return await self.database.write(
-            ledger.begin_effect,
-            effect_id,
-            session_id=session_id,
-            run_id=run_id,
-            name=name,
-            time_ms=now_ms(),
-        )
-
-    async def end_effect(
-        self, effect_id: EffectId, *, outcome: dict[str, Any], message: dict[str, Any]
-    ) -> Effect:
-        """Store an effect's outcome; the first one stays."""
-        return await self.database.write(
-            ledger.end_effect, effect_id, outcome=outcome, message=message, time_ms=now_ms()
-        )
-
-    async def log_uid(self, log_id: int) -> str:
-        """The log's random id: part of the idempotency keys of its calls."""
-        if log_id not in self._uids:
-            if len(self._uids) >= _CACHED_UIDS:
-                self._uids.clear()
-            self._uids[log_id] = await self.database.read(ledger.log_uid, log_id)
-        return self._uids[log_id]
-
-    async def note_attempt(
-        self, effect_id: EffectId, attempt: dict[str, Any]
-    ) -> list[dict[str, Any]]:
-        """Add a failed attempt of an effect; returns all of them."""
-        return await self.database.write(ledger.note_attempt, effect_id, attempt)
-
-    async def effect(self, effect_id: EffectId) -> Effect | None:
-        """The ledger's row, or ``None`` when the effect was never begun."""
-        return await self.database.read(ledger.find_effect, effect_id)
+    # -- content, approvals ------------------------------------------------------------------
 
     async def put_content(self, value: Any) -> str:
         """Store JSON under its digest; returns the digest."""

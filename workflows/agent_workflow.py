@@ -140,7 +140,7 @@ class AgentWorkflow:
                     max_steps=asked.max_steps,
                     claim=asked.claim,
                     traceparent=asked.traceparent,
-                    execution_id=workflow.info().run_id,
+                    attempt=workflow.info().attempt,
                     delegated=asked.delegated,
                 ),
                 result_type=RunFacts,

@@ -33,7 +33,7 @@ async def ask(task: ModelTask, facts: RunFacts) -> ModelTurn:
     if facts.on_crash == CONTINUE and not facts.model_once:
         return await _dispatch(task, f"model-{task.step}", MODEL_RETRY)
     attempt = 1
-    task = replace(task, once=facts.model_once)
+    task = replace(task, marked=True, once=facts.model_once)
     while True:
         name = f"model-{task.step}" if attempt == 1 else f"model-{task.step}.{attempt}"
         try:

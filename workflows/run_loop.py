@@ -23,8 +23,13 @@ from perdure.activities.wire import (
     ToolTask,
 )
 from perdure.checkpoint_bridge import events as ev
-from perdure.checkpoint_bridge.answers import TOOL_CALLS, answer_events, turn_end
-from perdure.checkpoint_bridge.events import NewEvent, NewSave
+from perdure.checkpoint_bridge.answers import (
+    Entry,
+    call_event,
+    result_entry,
+    step_end,
+    turn_end,
+)
 from perdure.checkpoint_bridge.tool_errors import UNKNOWN_OUTCOME
 from perdure.checkpoint_bridge.tool_results import decided_result
 from perdure.workflows import model_dispatch, options
@@ -96,7 +101,7 @@ class RunLoop:
             if self.facts.calls:
                 await self._run_batch()
             if self.facts.step >= self.facts.max_steps:
-                await self._end_turn([], MAX_STEPS)
+                await self._run_out()
                 return
             await self._apply_queue()
             self._roll_over_if_long()
@@ -138,42 +143,23 @@ class RunLoop:
             agent=self.agent,
             through_seq=self.log.head,
             step=step,
+            turn=self.facts.turn,
+            time_ms=now_ms(),
             trace=self.facts.trace,
         )
         turn = await model_dispatch.ask(task, self.facts)
+        # The log has the answer, and what it means, already.
+        self.log.head = turn.head
         self.facts.step = step
         usage = turn.usage or {}
         self.facts.input_tokens += int(usage.get("inputTokens") or 0)
         self.facts.output_tokens += int(usage.get("outputTokens") or 0)
         self.text = text_of(turn.content)
-        events = answer_events(
-            self.facts.turn,
-            step,
-            {
-                "model": turn.model,
-                "usage": turn.usage,
-                "finishReason": turn.finish_reason,
-                "responseId": turn.response_id,
-                "header": turn.header,
-                "history": turn.history,
-            },
-            message=turn.content.message,
-            ref=turn.content.ref,
-            attempts=turn.attempts,
-        )
-        call_seq = self.log.head + len(events) - 1
-        if not turn.calls:
-            events.append(NewEvent(ev.STEP_END, {"turn": self.facts.turn, "step": step}))
-            await self._end_turn(events, turn.finish_reason)
-            return
-        self._fill_arguments(turn)
-        self.facts.calls, self.facts.call_seq = turn.calls, call_seq
-        first = list(takewhile(_is_free, turn.calls))
-        saved = len(events)
-        events.extend(self._announce(first))
-        await self.log.append(events, [NewSave(saved, ev.IN_PROGRESS, TOOL_CALLS)])
-        if first:
-            await self._run_segment(first)
+        if turn.calls:
+            self._fill_arguments(turn)
+            self.facts.calls, self.facts.call_seq = turn.calls, turn.call_seq
+        else:
+            self._finish(turn.finish_reason)
 
     def _fill_arguments(self, turn: ModelTurn) -> None:
         """Hand small arguments to the calls; large ones stay in the log."""
@@ -183,9 +169,14 @@ class RunLoop:
             if len(raw) <= INLINE_ARGUMENTS:
                 plan.arguments = raw
 
-    async def _end_turn(self, events: list[NewEvent], finish_reason: str) -> None:
-        events.append(turn_end(self.facts.turn, finish_reason))
-        await self.log.append(events, [NewSave(len(events), ev.FINISHED, finish_reason)])
+    async def _run_out(self) -> None:
+        """End the run without an answer: it had as many steps as it may have."""
+        entry = Entry([turn_end(self.facts.turn, MAX_STEPS)])
+        entry.save(ev.FINISHED, MAX_STEPS)
+        await self.log.append(entry.events, entry.saves)
+        self._finish(MAX_STEPS)
+
+    def _finish(self, finish_reason: str) -> None:
         self.finish_reason = finish_reason
         self.show()
 
@@ -200,26 +191,22 @@ class RunLoop:
         while self.facts.calls:
             free = list(takewhile(_is_free, self.facts.calls))
             if free:
-                await self.log.append(self._announce(free))
+                await self._announce(free)
                 await self._run_segment(free)
             else:
                 await self._ask_person(self.facts.calls[0])
 
-    def _announce(self, plans: Sequence[CallPlan]) -> list[NewEvent]:
-        """Commit before effect: a call that is not announced in the log has not begun."""
-        return [
-            NewEvent(
-                ev.TOOL_CALL,
-                {
-                    "seq": self.facts.call_seq,
-                    "index": plan.index,
-                    "toolCallId": plan.call_id,
-                    "name": plan.tool,
-                },
-            )
-            for plan in plans
-            if plan.action == "run"
-        ]
+    async def _announce(self, plans: Sequence[CallPlan]) -> None:
+        """Say in the log which calls are about to run, if it does not say so yet."""
+        new = [plan for plan in plans if plan.action == "run" and not plan.announced]
+        if not new:
+            return
+        seq = self.facts.call_seq
+        await self.log.append(
+            [call_event(seq, plan.index, plan.call_id, plan.tool) for plan in new]
+        )
+        for plan in new:
+            plan.announced = True
 
     async def _run_segment(self, plans: list[CallPlan]) -> None:
         """Run calls side by side; record their results in call order as they become known."""
@@ -227,11 +214,12 @@ class RunLoop:
         limit = asyncio.Semaphore(self.facts.tool_concurrency or len(plans))
         failure: list[BaseException] = []
         names = _activity_ids(self.facts.step, plans)
+        alone = len(plans) == 1
 
         async def run(at: int, plan: CallPlan) -> None:
             try:
                 async with limit:
-                    outcomes[at] = await self._outcome(plan, names[at])
+                    outcomes[at] = await self._outcome(plan, names[at], alone=alone)
             except BaseException as error:  # noqa: BLE001 - handed to the loop, which raises it
                 failure.append(error)
 
@@ -255,15 +243,15 @@ class RunLoop:
             else:
                 # The others finish first: their outcomes are safe while a person thinks.
                 await workflow.wait(self._tasks)
-                outcomes[done] = await self._settle(plans[done], names[done])
+                outcomes[done] = await self._settle(plans[done], names[done], alone=alone)
 
-    async def _settle(self, plan: CallPlan, activity_id: str) -> ToolOutcome:
+    async def _settle(self, plan: CallPlan, activity_id: str, *, alone: bool) -> ToolOutcome:
         """Ask a person about a call that may have run, and do what they say."""
         plan.reason = UNKNOWN_OUTCOME
         await self._decide(plan)
-        return await self._outcome(plan, f"{activity_id}-again")
+        return await self._outcome(plan, f"{activity_id}-again", alone=alone)
 
-    async def _outcome(self, plan: CallPlan, activity_id: str) -> ToolOutcome:
+    async def _outcome(self, plan: CallPlan, activity_id: str, *, alone: bool) -> ToolOutcome:
         if plan.result is not None:
             return ToolOutcome(content=plan.result)
         if plan.child is not None:
@@ -281,7 +269,11 @@ class RunLoop:
             arguments=plan.arguments,
             attempt=1,
             timeout=policy.timeout,
+            time_ms=now_ms(),
+            head=self.log.head if alone else None,
+            turn=self.facts.turn,
             step=self.facts.step,
+            ends_step=len(self.facts.calls) == 1,
             recovery=policy.recovery,
             confirmed=plan.confirmed,
             digest=plan.digest if plan.reason is None else None,
@@ -290,18 +282,22 @@ class RunLoop:
         return await run_call(plan, task, policy, activity_id, on_crash=self.facts.on_crash)
 
     async def _record(self, ready: list[tuple[CallPlan, ToolOutcome]]) -> None:
-        events, saves = [], []
-        for plan, outcome in ready:
-            data: dict[str, Any] = {"seq": self.facts.call_seq, "index": plan.index}
-            if outcome.content.message is not None:
-                data["message"] = outcome.content.message
-            events.append(NewEvent(ev.TOOL_RESULT, data, ref=outcome.content.ref))
-            saves.append(NewSave(len(events), ev.IN_PROGRESS, TOOL_CALLS))
+        """Put results into the log, unless the only one of its segment did so itself."""
         self.facts.calls = self.facts.calls[len(ready) :]
-        if not self.facts.calls:
-            data = {"turn": self.facts.turn, "step": self.facts.step}
-            events.append(NewEvent(ev.STEP_END, data))
-        await self.log.append(events, saves)
+        head = ready[0][1].head
+        if head is not None:
+            self.log.head = head
+            return
+        seq = self.facts.call_seq
+        last = None if self.facts.calls else step_end(self.facts.turn, self.facts.step)
+        entry = result_entry(
+            [
+                (seq, plan.index, outcome.content.message, outcome.content.ref)
+                for plan, outcome in ready
+            ],
+            last,
+        )
+        await self.log.append(entry.events, entry.saves)
         self.children.saved_results()
 
     # -- people ------------------------------------------------------------------------------
@@ -321,7 +317,7 @@ class RunLoop:
             plan.confirmed = plan.reason is not None
             if record.scope == ev.SESSION:
                 self._let_run(plan.tool)
-            await self.log.append(self._announce([plan]))
+            await self._announce([plan])
         else:
             plan.action = "refuse"
             plan.result = Content(message=message)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.checkpoint_bridge import SqlStore, events as ev
-from perdure.checkpoint_bridge.answers import answer_events, turn_end
+from perdure.checkpoint_bridge.answers import answer_entry
 from perdure.checkpoint_bridge.event_log import Batch
 from perdure.checkpoint_bridge.events import NewEvent
+from perdure.checkpoint_bridge.ledger import Effect
 from perdure.cli.main import run
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 events=[NewEvent(ev.TURN_START, start)],
             )
             said = {"role": "assistant", "content": "\x1b[31mRed."}
-            more = answer_events(1, 1, ANSWER, message=said, ref=None, attempts=[])
+            answer = Effect("m", outcome=ANSWER, message=said)
+            more = answer_entry(head, 1, 1, answer, [])[1].events
             failed = {"kind": "error", "error": {"code": "model_call_limit", "message": "Enough."}}
             more += [
-                turn_end(1, "stop"),
                 NewEvent(ev.TURN_START, {**start, "turn": 2}),
                 NewEvent(ev.TURN_END, {"turn": 2, "reason": failed}),
                 NewEvent(ev.TURN_START, {**start, "turn": 3}),
@@ -55,13 +56,13 @@ def test_f44_the_outcome_of_a_turn_on_the_command_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     found = []
-    for sequence in (1, 5, 7):
+    for sequence in (1, 6, 8):
         assert run(["outcome", "s", str(sequence), "--json"]) == 0
         found.append(json.loads(capsys.readouterr().out))
     assert [each["state"] for each in found] == ["ended", "failed", "pending"]
-    assert (found[0]["answer"], found[0]["event"]["sequence"]) == ("\x1b[31mRed.", 4)
+    assert (found[0]["answer"], found[0]["event"]["sequence"]) == ("\x1b[31mRed.", 5)
     assert found[1]["event"]["data"]["reason"]["error"]["code"] == "model_call_limit"
-    assert run(["outcome", "s", "5"]) == 0
+    assert run(["outcome", "s", "6"]) == 0
     assert "model_call_limit: Enough." in capsys.readouterr().out
     assert run(["outcome", "s", "1"]) == 0
     assert "\\x1b[31mRed." in capsys.readouterr().out

@@ -28,7 +28,7 @@ from perdure.process import run_program
 from perdure.testing import ScriptedModel, call
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from perdure.activities.providers.base import ModelRequest, ModelResponse
     from perdure.checkpoint_bridge.approvals import ApprovalRow
@@ -89,7 +89,6 @@ class WatchedStore(SqlStore):
     def __init__(self, url: str, outside: Outside) -> None:
         super().__init__(url)
         self._outside = outside
-        self._effects: dict[EffectId, tuple[str, str]] = {}
 
     async def open_session(self, session_id: str, **options: Any) -> tuple[int, int]:
         opened = await super().open_session(session_id, **options)
@@ -113,20 +112,41 @@ class WatchedStore(SqlStore):
     async def begin_effect(
         self, effect_id: EffectId, *, session_id: str, run_id: str, name: str
     ) -> Effect:
-        point = "model" if effect_id.index < 0 else name
-        await self._outside.pause(session_id, f"begin:{point}")
-        self._effects[effect_id] = session_id, point
+        await self._outside.pause(session_id, f"begin:{name}")
         return await super().begin_effect(
             effect_id, session_id=session_id, run_id=run_id, name=name
         )
 
     async def end_effect(
-        self, effect_id: EffectId, *, outcome: dict[str, Any], message: dict[str, Any]
+        self,
+        effect_id: EffectId,
+        *,
+        session_id: str,
+        name: str,
+        outcome: dict[str, Any],
+        message: dict[str, Any],
+        record: Callable[[Effect, int], Batch | None] | None = None,
     ) -> Effect:
-        effect = await super().end_effect(effect_id, outcome=outcome, message=message)
-        session, point = self._effects[effect_id]
-        self._outside.note("stored", session, seq=effect_id.seq, index=effect_id.index)
-        await self._outside.pause(session, f"stored:{point}")
+        written: list[NewEvent] = []
+
+        def noted(effect: Effect, head: int) -> Batch | None:
+            batch = record(effect, head) if record else None
+            written.extend(batch.events if batch else [])
+            return batch
+
+        effect = await super().end_effect(
+            effect_id,
+            session_id=session_id,
+            name=name,
+            outcome=outcome,
+            message=message,
+            record=noted,
+        )
+        point = "model" if effect_id.index < 0 else name
+        self._outside.note("stored", session_id, seq=effect_id.seq, index=effect_id.index)
+        await self._outside.pause(session_id, f"stored:{point}")
+        if effect.head is not None:
+            await self._written(session_id, written)
         return effect
 
     async def decide(

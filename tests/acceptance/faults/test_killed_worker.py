@@ -24,7 +24,6 @@ BEFORE_THE_APPROVAL = {
     "opened": "append:turn/start",
     "model": "model:1",
     "model-stored": "stored:model",
-    "model-logged": "append:assistant/message",
     "before-tool": "begin:alpha",
     "async-tool": "before:alpha",
     "sync-tool": "before:beta",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from temporalio.common import RetryPolicy
 
 from perdure import Agent, tool
 from perdure.activities.liveness import until_stored
@@ -22,7 +25,7 @@ def look() -> str:
 
 
 async def terminated_while_it_answers(bench: Bench, gate: Gate, *, stored: bool = True) -> None:
-    """Terminate the run while the model answers; its answer then reaches the ledger alone."""
+    """Terminate the run while the model answers; its answer then reaches the store alone."""
     await bench.client.start("agent", "Go", session_id=bench.session)
     await gate.reached()
     row = await bench.store.session(bench.session)
@@ -40,31 +43,62 @@ async def terminated_while_it_answers(bench: Bench, gate: Gate, *, stored: bool 
 
 
 @pytest.mark.parametrize("text", ["Done.", "x" * 10_000])
-@pytest.mark.parametrize("again", ["resume", "the same input"])
-async def test_an_answer_ends_the_run(bench: Bench, session: str, text: str, again: str) -> None:
-    model = bench.model([call("look")], text)
+async def test_an_answer_ends_the_run(bench: Bench, session: str, text: str) -> None:
+    """Nobody hears of it from the run; but there is nothing left to do, and it is there."""
+    model = bench.model([call("look")], text, "More.")
     async with bench.serving(Agent("agent", provider=model, tools=[look])):
         await terminated_while_it_answers(bench, model.gate(2))
-        if again == "resume":
-            result = await bench.client.resume(session)
-            assert result is not None
-        else:
-            result = await bench.client.execute("agent", "Go", session_id=session)
-        outcome = await bench.workflow().result()
-    assert len(model.requests) == 2
-    assert (result.text, result.steps, result.finish_reason) == (text, 2, "stop")
-    assert (outcome["text"], outcome["steps"]) == (text[:4096], 2)
-    assert [message.role for message in result.messages] == [
+        assert await bench.client.resume(session) is None
+        checkpoint = await bench.client.checkpoint(session)
+        assert checkpoint is not None
+        assert checkpoint.messages[-1].text == text
+        assert [message.role for message in checkpoint.messages] == [
+            "user",
+            "assistant",
+            "tool",
+            "assistant",
+        ]
+        assert await bench.saves() == [
+            (1, "in-progress", "tool_calls", 2),
+            (1, "in-progress", "tool_calls", 3),
+            (2, "finished", "stop", 4),
+        ]
+        result = await bench.client.execute("agent", "And?", session_id=session)
+    assert (result.text, result.steps) == ("More.", 1)
+    assert len(model.requests) == 3
+
+
+async def test_a_run_that_temporal_starts_again_has_its_answer(
+    bench: Bench, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a retry policy of the workflow's: the input of the first attempt is not taken anew."""
+    model = bench.model("Done.", "Asked again.")
+    held = bench.gate()
+
+    async def then_hold(use: Any) -> Any:
+        stored = await until_stored(use)
+        if getattr(stored, "head", None) and getattr(stored, "done", False):
+            await held.hold()
+        return stored
+
+    monkeypatch.setattr("perdure.activities.model_call.until_stored", then_hold)
+    async with bench.serving(Agent("agent", provider=model)):
+        handle = await bench.temporal.start_workflow(
+            "AgentWorkflow",
+            {"agent": "agent", "input": "Go"},
+            id=session,
+            task_queue=bench.queue,
+            run_timeout=timedelta(seconds=1),
+            retry_policy=RetryPolicy(maximum_attempts=2),
+        )
+        await held.reached()
+        outcome = await handle.result()
+        held.open()
+    assert outcome["text"] == "Done."
+    assert len(model.requests) == 1
+    assert [message["role"] for message in (await bench.record())["messages"]] == [
         "user",
         "assistant",
-        "tool",
-        "assistant",
-    ]
-    assert result.usage.to_json()["modelCalls"] == 2
-    assert await bench.saves() == [
-        (1, "in-progress", "tool_calls", 2),
-        (1, "in-progress", "tool_calls", 3),
-        (2, "finished", "stop", 4),
     ]
 
 
@@ -112,17 +146,21 @@ async def test_the_failed_attempts_of_a_call_that_was_lost_are_kept(
     assert event.data["error"]["message"] == "slow down"
 
 
-async def test_a_cancel_keeps_it_in_the_bill(
-    bench: Bench, session: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("last", [False, True])
+async def test_an_answer_in_the_instant_of_a_cancel_stays(
+    bench: Bench,
+    session: str,
+    monkeypatch: pytest.MonkeyPatch,
+    last: bool,  # noqa: FBT001
 ) -> None:
-    """It came in the instant of the cancel: no transcript has it, and the log has its usage."""
-    model = bench.model([call("look")], "Done.")
+    """What was stored before the cancel took effect is in the transcript; its calls did not run."""
+    model = bench.model(*([] if last else [[call("look")]]), "Done.")
     held = bench.gate()
     agent = Agent("agent", provider=model, tools=[look])
 
     async def then_hold(use: Any) -> Any:
         stored = await until_stored(use)
-        if getattr(stored, "done", False):
+        if getattr(stored, "head", None) and getattr(stored, "done", False):
             await held.hold()
         return stored
 
@@ -131,20 +169,20 @@ async def test_a_cancel_keeps_it_in_the_bill(
         handle = await bench.client.start("agent", "Go", session_id=session)
         await held.reached()
         await handle.cancel()
-        assert (await handle.result()).finish_reason == "aborted"
+        result = await handle.result()
         held.open()
-        (event,) = await bench.events("assistant/attempt")
-        assert event.data["usage"]["inputTokens"] == 100
-        assert event.data["model"] == "scripted"
-        result = await bench.client.resume(session)
-    assert result is not None
-    assert [message.role for message in result.messages] == [
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-    ]
-    assert result.usage.to_json()["inputTokens"] == 200
+        roles = [message.role for message in result.messages]
+        if last:
+            assert (result.finish_reason, result.text) == ("stop", "Done.")
+            assert roles == ["user", "assistant"]
+            return
+        assert result.finish_reason == "aborted"
+        assert roles == ["user", "assistant", "tool"]
+        assert json.loads((await bench.results())[0]["content"])["kind"] == "not-run"
+        resumed = await bench.client.resume(session)
+    assert resumed is not None
+    assert resumed.text == "Done."
+    assert len(model.requests) == 2
 
 
 async def test_a_worker_that_fails_behind_it_does_not_lose_it(

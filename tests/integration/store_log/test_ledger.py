@@ -11,6 +11,7 @@ from perdure.checkpoint_bridge import SqlStore, events as ev
 from perdure.checkpoint_bridge.errors import LogConflictError
 
 TRIP = {"session_id": "trip", "run_id": "run-1", "name": "book"}
+NAMED = {"session_id": "trip", "name": "book"}
 MESSAGE = {"role": "tool", "content": '"ok"', "toolCallId": "c1"}
 
 
@@ -20,7 +21,7 @@ async def test_an_effect_is_begun_and_ended(store, begin):
     assert await store.effect(effect) is None
     begun = await store.begin_effect(effect, **TRIP)
     assert (begun.starts, begun.done, begun.name) == (1, False, "book")
-    ended = await store.end_effect(effect, outcome={"kind": "ok"}, message=MESSAGE)
+    ended = await store.end_effect(effect, **NAMED, outcome={"kind": "ok"}, message=MESSAGE)
     assert (ended.outcome, ended.message, ended.ref) == ({"kind": "ok"}, MESSAGE, None)
     assert await store.effect(effect) == ended
 
@@ -29,7 +30,7 @@ async def test_a_second_begin_counts_until_there_is_an_outcome(store, begin):
     run = await begin(store)
     effect = run.effect()
     assert [(await store.begin_effect(effect, **TRIP)).starts for _ in range(3)] == [1, 2, 3]
-    await store.end_effect(effect, outcome={"kind": "ok"}, message=MESSAGE)
+    await store.end_effect(effect, **NAMED, outcome={"kind": "ok"}, message=MESSAGE)
     again = await store.begin_effect(effect, **TRIP)
     assert (again.starts, again.outcome, again.message) == (3, {"kind": "ok"}, MESSAGE)
 
@@ -40,8 +41,10 @@ async def test_the_first_outcome_stays(store, begin, size):
     effect = run.effect()
     await store.begin_effect(effect, **TRIP)
     first = {"role": "tool", "content": "a" * size + "\ud800\0"}
-    stored = await store.end_effect(effect, outcome={"n": 1}, message=first)
-    late = await store.end_effect(effect, outcome={"n": 2}, message={"role": "tool", "content": ""})
+    stored = await store.end_effect(effect, **NAMED, outcome={"n": 1}, message=first)
+    late = await store.end_effect(
+        effect, **NAMED, outcome={"n": 2}, message={"role": "tool", "content": ""}
+    )
     assert (late.outcome, late.message) == ({"n": 1}, first)
     assert late == stored
     assert (stored.ref is None) == (size == 1)
@@ -58,7 +61,7 @@ async def test_ended_many_times_at_once_has_one_outcome(store, begin):
     await store.begin_effect(run.effect(), **TRIP)
     ended = await asyncio.gather(
         *(
-            store.end_effect(run.effect(), outcome={"n": number}, message=MESSAGE)
+            store.end_effect(run.effect(), **NAMED, outcome={"n": number}, message=MESSAGE)
             for number in range(10)
         )
     )
@@ -80,16 +83,60 @@ async def test_a_deleted_session_begins_and_ends_nothing(store, begin):
     with pytest.raises(LogConflictError, match="must not happen"):
         await store.begin_effect(run.effect(), **TRIP)
     with pytest.raises(LogConflictError, match="was deleted"):
-        await store.end_effect(run.effect(), outcome={}, message=MESSAGE)
+        await store.end_effect(run.effect(), **NAMED, outcome={}, message=MESSAGE)
 
 
 async def test_failed_attempts_are_kept_in_order(store, begin):
     run = await begin(store)
-    await store.begin_effect(run.effect(-1), **TRIP)
     for number in range(3):
-        attempts = await store.note_attempt(run.effect(-1), {"error": f"{number}\0"})
+        attempt = {"error": f"{number}\0"}
+        attempts = await store.note_attempt(run.effect(-1), attempt, name="m")
     assert attempts == [{"error": f"{number}\0"} for number in range(3)]
     assert (await store.effect(run.effect(-1))).attempts == attempts
+
+
+def recording(run: Any, *events: Any) -> Any:
+    """What an outcome means for the log, as an activity says it."""
+    return lambda _effect, _head: run.batch(*events, save=ev.IN_PROGRESS)
+
+
+async def test_an_outcome_and_what_it_means_are_stored_together(store, begin, make):
+    run = await begin(store)
+    record = recording(run, make.answer("", "book"))
+    given = {**NAMED, "outcome": {"n": 1}, "message": MESSAGE, "record": record}
+    ended = await store.end_effect(run.effect(-1), **given)
+    assert (ended.starts, ended.head, ended.late) == (1, run.head + 1, False)
+    assert (await store.events("trip"))[-1].type == ev.ASSISTANT_MESSAGE
+    # A second attempt of the same activity finds both.
+    again = await store.end_effect(run.effect(-1), **given)
+    assert (again.head, again.late) == (run.head + 1, True)
+    assert len(await store.events("trip")) == run.head + 1
+
+
+@pytest.mark.parametrize("how", ["closed", "replaced"])
+async def test_an_outcome_whose_place_is_taken_is_stored_alone(store, begin, make, how):
+    run = await begin(store)
+    await store.begin_effect(run.effect(), **TRIP)
+    record = recording(run, make.result(run.head, 0, "book"))
+    if how == "closed":
+        await store.append(run.batch(make.user("too late")))
+    else:
+        await begin(store, run_id="run-2")
+    before = await store.events("trip")
+    ended = await store.end_effect(
+        run.effect(), **NAMED, outcome={}, message=MESSAGE, record=record
+    )
+    assert ended.head is None
+    assert (await store.effect(run.effect())).message == MESSAGE
+    assert await store.events("trip") == before
+
+
+async def test_a_failed_attempt_is_kept_with_the_outcome(store, begin):
+    run = await begin(store)
+    await store.note_attempt(run.effect(-1), {"error": "busy"}, name="m")
+    assert not (await store.effect(run.effect(-1))).done
+    ended = await store.end_effect(run.effect(-1), **NAMED, outcome={}, message=MESSAGE)
+    assert ended.attempts == [{"error": "busy"}]
 
 
 async def paused(

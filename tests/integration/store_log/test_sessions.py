@@ -138,7 +138,8 @@ async def test_deleting_all_leaves_nothing(store, begin, make, rows):
     run = await begin(store, "trip", "run-2")
     effect = run.effect()
     await store.begin_effect(effect, session_id="trip", run_id="run-2", name="book")
-    await store.end_effect(effect, outcome={}, message={"role": "tool", "content": make.large * 2})
+    message = {"role": "tool", "content": make.large * 2}
+    await store.end_effect(effect, session_id="trip", name="book", outcome={}, message=message)
     await run.append(make.answer("", "book"), make.ask("a1", run.head), save=ev.AWAITING_APPROVAL)
     await asyncio.gather(*(store.fork("trip", from_step=2) for _ in range(4)))
     await store.save("other", await store.load("trip"))
@@ -165,7 +166,9 @@ async def test_a_result_in_the_ledger_is_the_blob_of_its_event(store, begin, mak
     message = make.result(2, 0, "a", make.large).data["message"]
     effect = run.effect()
     await store.begin_effect(effect, session_id="trip", run_id="run-1", name="a")
-    stored = await store.end_effect(effect, outcome={}, message=message)
+    stored = await store.end_effect(
+        effect, session_id="trip", name="a", outcome={}, message=message
+    )
     named = NewEvent(ev.TOOL_RESULT, {"seq": 2, "index": 0}, ref=stored.ref)
     await run.append(named, save=ev.IN_PROGRESS)
     assert rows()["blobs"] == 1
