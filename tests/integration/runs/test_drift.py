@@ -257,7 +257,8 @@ async def test_a_pending_call_whose_tool_is_gone(
         await gate.hold()
         return "seen"
 
-    model = bench.model([call("look")], "Done.")
+    # Side by side: what such calls gave while nobody was there is in the ledger alone.
+    model = bench.model([call("look"), call("look")], "Done.")
     async with bench.serving(Agent("agent", provider=model, tools=[slow, pay])):
         await bench.client.start("agent", "Go", session_id=session)
         await gate.reached()
