@@ -142,7 +142,9 @@ class ModelCall(Deps):
             found = None
             if row.head > task.through_seq or activity.info().attempt > 1:
                 found = await until_stored(lambda: self.store.effect(effect_id))
-            return found or Effect(name, starts=1, started_at=now_ms())
+            effect = found or Effect(name, started_at=now_ms())
+            effect.starts = len(effect.attempts) + 1
+            return effect
         effect = await until_stored(
             lambda: self.store.begin_effect(
                 effect_id, session_id=task.session_id, run_id=task.run_id, name=name
