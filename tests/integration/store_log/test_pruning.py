@@ -241,7 +241,9 @@ async def test_pruning_while_runs_name_the_same_content(store, begin, make, rows
                 effect, session_id=f"s{number}", run_id=f"run-{turn}", name="book"
             )
             message = make.result(run.head, 0, "book", make.large * 2).data["message"]
-            await store.end_effect(effect, outcome={}, message=message)
+            await store.end_effect(
+                effect, session_id=f"s{number}", name="book", outcome={}, message=message
+            )
             await run.finish(make.large)
             log = await store.events(f"s{number}")
             told = [event.data["message"] for event in log if event.type == ev.TOOL_RESULT]
