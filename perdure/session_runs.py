@@ -135,8 +135,12 @@ class SessionRuns:
         raise SessionConflictError(msg)
 
     async def _refuse(self, session_id: str) -> None:
-        """Refuse input for a run that goes on, unless it has ended meanwhile."""
-        if await self.running(session_id) is not None:
+        """Refuse input for a run that goes on, unless it has ended or is about to."""
+        running = await self.running(session_id)
+        if running is not None:
+            row = await self.store.session(session_id)
+            if row is not None and row.writer == running.run_id and row.last_end is not None:
+                return  # its log has the end of its turn; Temporal is yet to hear of it
             msg = f"Session {session_id!r} has a turn that goes on; nothing was taken."
             raise SessionBusyError(msg, session_id=session_id)
 
