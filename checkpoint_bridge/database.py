@@ -48,6 +48,10 @@ _MIGRATION_PAUSE = 0.01
 
 _READERS = 4
 
+_POOL = {"pool_size": 5, "max_overflow": 10, "pool_timeout": 30, "pool_recycle": 1800}
+"""Settings that a PostgreSQL address may hold (``?pool_size=20``), with their defaults: kept
+connections, more of them at need, and seconds until none is free or one is made anew."""
+
 _BUSY_SECONDS = 30
 """How long a SQLite writer waits for another process's transaction."""
 
@@ -75,6 +79,24 @@ def parse_store_url(url: str) -> URL:
     return parsed.set(drivername=_DRIVERS[dialect])
 
 
+def _split_pool(url: URL) -> tuple[URL, dict[str, int]]:
+    """Take the pool's settings out of a PostgreSQL address; the driver does not know them.
+
+    Raises:
+        ConfigurationError: a setting is no number (``field`` is ``store``).
+    """
+    pool = dict(_POOL)
+    if url.get_backend_name() == "sqlite":
+        return url, pool
+    for name in _POOL.keys() & url.query.keys():
+        value = url.query[name]
+        if not (isinstance(value, str) and value.isdigit() and int(value) >= (name == "pool_size")):
+            msg = f"{name} of a store's address is a whole number, not {value!r}."
+            raise ConfigurationError(msg, field="store")
+        pool[name] = int(value)
+    return url.difference_update_query(_POOL), pool
+
+
 class Database:
     """A database that opens itself at first use.
 
@@ -91,7 +113,7 @@ class Database:
             create: make the SQLite file when it is missing; ``"late"``: when something is first
                 written to it, until then it reads as an empty store.
         """
-        self.url = parse_store_url(url)
+        self.url, self._pool = _split_pool(parse_store_url(url))
         self._create = bool(create)
         self._late = create == "late"
         self._nothing: _Backend | None = None
@@ -178,7 +200,7 @@ class Database:
         backend: _Backend
         if not self.is_sqlite:
             try:
-                backend = _Postgres(self.url)
+                backend = _Postgres(self.url, self._pool)
             except ModuleNotFoundError as error:
                 msg = "A store on PostgreSQL needs a driver that is not installed."
                 hint = "Install it with: pip install 'perdure[postgres]'"
@@ -308,10 +330,8 @@ class _Sqlite:
 class _Postgres:
     """PostgreSQL: pooled connections on the event loop."""
 
-    def __init__(self, url: URL) -> None:
-        self._engine = create_async_engine(
-            url, pool_size=5, max_overflow=10, pool_pre_ping=True, pool_recycle=1800
-        )
+    def __init__(self, url: URL, pool: dict[str, int]) -> None:
+        self._engine = create_async_engine(url, pool_pre_ping=True, **pool)
         # The statements of a read see one state of the database, as they do in SQLite.
         self._read_engine = self._engine.execution_options(isolation_level="REPEATABLE READ")
 

@@ -282,7 +282,7 @@ async def test_a_session_that_came_alive_meanwhile_stays(store, begin, finished,
 
     async def read_and_open(use: Any, *arguments: Any, **more: Any) -> Any:
         found = await read(use, *arguments, **more)
-        if getattr(use, "__name__", "") == "_find":
+        if getattr(use, "__name__", "") == "find_idle":
             await begin(store, "old", "run-2")
         return found
 
