@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from perdure.client import connect as connect
     from perdure.history_options import Chars as Chars, Tokens as Tokens
+    from perdure.options import Limits as Limits
     from perdure.tools import ToolContext as ToolContext, tool as tool
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ _EXPORTS = {
     "Agent": "perdure.agent",
     "Chars": "perdure.history_options",
     "ForkPatch": "perdure.checkpoint_bridge.fork",
+    "Limits": "perdure.options",
     "PerdureError": "perdure.checkpoint_bridge.errors",
     "PropagatingToolError": "perdure.checkpoint_bridge.errors",
     "Tokens": "perdure.history_options",
@@ -49,6 +51,7 @@ __all__ = [
     "Agent",
     "Chars",
     "ForkPatch",
+    "Limits",
     "PerdureError",
     "PropagatingToolError",
     "Tokens",

@@ -85,24 +85,21 @@ class Claims:
         if key is None:
             return await make()
         _check(key)
-        request_hash = digest_of(dump(request))
+        request_hash = _digest(request)
         database = self._store.database
         there = await database.write(take_claim, scope, key, request_hash, now_ms())
-        if there is None:
-            try:
-                response = await make()
-            except NOT_ADMITTED:
-                await database.write(release_claim, scope, key)
-                raise
-        else:
-            if there.request_hash != request_hash:
-                msg = f"The idempotency key {key!r} was used for another request."
-                raise IdempotencyMismatchError(msg, key=key)
-            if there.state == COMPLETED:
-                return there.response
-            response = await find() if find is not None else None
-            if response is None:
-                raise _ambiguous(there)
+        if there is not None and there.request_hash != request_hash:
+            msg = f"The idempotency key {key!r} was used for another request."
+            raise IdempotencyMismatchError(msg, key=key)
+        if there is not None and there.state == COMPLETED:
+            return there.response
+        try:
+            response = await (make if there is None else find or _nothing)()
+        except NOT_ADMITTED:
+            await database.write(release_claim, scope, key)
+            raise
+        if there is not None and response is None:
+            raise _ambiguous(there)
         await database.write(complete_claim, scope, key, response, now_ms())
         return response
 
@@ -110,6 +107,18 @@ class Claims:
 def claim_id(scope: str, key: str) -> str:
     """What a run carries of the key that it was started under, so that it can be recognised."""
     return digest_of(dump([scope, key]))[:32]
+
+
+async def _nothing() -> None:
+    """What is found where nothing can be looked for."""
+
+
+def _digest(request: Any) -> str:
+    try:
+        return digest_of(dump(request))
+    except (TypeError, ValueError, RecursionError) as error:
+        msg = f"The request is not JSON: {error}"
+        raise ConfigurationError(msg, field="input") from error
 
 
 def _check(key: Any) -> None:

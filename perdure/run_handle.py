@@ -24,7 +24,7 @@ from perdure.checkpoint_bridge.errors import (
     error_from_wire,
 )
 from perdure.checkpoint_bridge.events import AWAITING_APPROVAL
-from perdure.checkpoint_bridge.turn_log import turn_starts
+from perdure.checkpoint_bridge.turn_log import newest_turn, turn_starts
 from perdure.connection import rpc_failure
 from perdure.results import RunResult, result_of
 
@@ -112,7 +112,7 @@ class RunHandle:
         try:
             while True:
                 over = end.done()
-                sequence = await self._turn()
+                sequence = await self._turn(look_back=over)
                 if sequence is not None:
                     return sequence
                 if over:
@@ -126,11 +126,18 @@ class RunHandle:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await end
 
-    async def _turn(self) -> int | None:
+    async def _turn(self, *, look_back: bool) -> int | None:
+        """The sequence of the run's newest turn: the log's newest, or with a look at all of it."""
         row = await self._store.session(self.session_id)
         if row is None:
             return None
-        turns = await self._store.database.read(turn_starts, row.log_id, run_id=self.run_id)
+        database = self._store.database
+        newest = await database.read(newest_turn, row.log_id)
+        if newest is not None and newest.data.get("runId") == self.run_id:
+            return newest.sequence
+        if not look_back:
+            return None
+        turns = await database.read(turn_starts, row.log_id, run_id=self.run_id)
         return turns[0].sequence if turns else None
 
     async def cancel(self) -> None:

@@ -138,8 +138,12 @@ class Turns(SessionPart):
         """
         row = await self._row()
         outcome = await self.store.database.read(outcome_of, row.log_id, sequence)
-        if outcome.state == PENDING and await self.reconcile():
-            outcome = await self.store.database.read(outcome_of, row.log_id, sequence)
+        if outcome.state != PENDING:
+            return outcome
+        # Whether the run is gone, only Temporal can tell; the log's word stands until then.
+        with contextlib.suppress(TemporalUnavailableError):
+            if await self.reconcile():
+                return await self.store.database.read(outcome_of, row.log_id, sequence)
         return outcome
 
     async def ambiguous(self) -> list[AmbiguousCall]:

@@ -100,3 +100,19 @@ async def test_f107_many_at_once(store: SqlStore) -> None:
     answers = await asyncio.gather(*asked, return_exceptions=True)
     assert work.done == 1
     assert all(a == {"done": 1} or isinstance(a, IdempotencyAmbiguousError) for a in answers)
+
+
+async def test_f107_a_request_that_turns_out_to_be_rejected_uses_no_key(store: SqlStore) -> None:
+    claims, work = Claims(store), Work(OSError("died"))
+    with pytest.raises(OSError, match="died"):
+        await claims.once("send:s", "k", "body", work)
+
+    async def rejected() -> Any:
+        msg = "no such agent"
+        raise ConfigurationError(msg)
+
+    with pytest.raises(ConfigurationError, match="no such agent"):
+        await claims.once("send:s", "k", "body", work, find=rejected)
+    assert await claims.once("send:s", "k", "body", work) == {"done": 1}
+    with pytest.raises(ConfigurationError, match="is not JSON"):
+        await claims.once("send:s", "other", object(), work)
