@@ -49,6 +49,8 @@ from perdure.checkpoint_bridge.transcript import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from perdure.agent import Agent
     from perdure.checkpoint_bridge.approvals import ApprovalRow
     from perdure.checkpoint_bridge.sessions import SessionRow
@@ -62,6 +64,9 @@ _log = logging.getLogger("perdure.runs")
 
 class Opening(Deps):
     """Opens runs."""
+
+    attributes: Sequence[str] = ()
+    """The search attributes that runs may set: set by the worker when it has found out."""
 
     @activity.defn(name=ACTIVITY_OPEN)
     @boundary
@@ -94,9 +99,10 @@ class Opening(Deps):
 class _Opener:
     """One attempt to open a run on the session as it is now."""
 
-    def __init__(self, deps: Deps, agent: Agent, task: OpenRun) -> None:
+    def __init__(self, deps: Opening, agent: Agent, task: OpenRun) -> None:
         self.store = deps.store
         self.private = deps.private
+        self.attributes = deps.attributes
         self.agent = agent
         self.task = task
         self.row: SessionRow | None = None
@@ -427,6 +433,7 @@ class _Opener:
             trace=(self.state.open_turn or {}).get(tracing.TRACE, {}).get("span", ""),
             private=self.private,
             turn_hook=agent.on_turn_stopping is not None,
+            attributes=list(self.attributes),
             depth=len(ancestors(self.task.session_id)),
             max_depth=self._max_depth(),
         )

@@ -35,6 +35,15 @@ ACTIVITY_CLOSE = "close_run"
 ACTIVITY_STOPPING = "turn_stopping"
 ACTIVITY_CHILD = "read_answer"
 
+SEARCH_ATTRIBUTES = {
+    "AgentName": "Keyword",
+    "AgentStatus": "Keyword",
+    "AgentStep": "Int",
+    "AgentApprovalTools": "KeywordList",
+    "AgentParentSession": "Keyword",
+}
+"""What lists of workflows can ask about runs: names and Temporal's types."""
+
 INPUT_REF = "input_ref"
 """The key of input that is in the store: ``{"input_ref": digest}``."""
 
@@ -224,6 +233,8 @@ class RunFacts:
     """Unix milliseconds at which the turn's time is over; 0: never. Pauses put it off."""
     turn_hook: bool = False
     """The agent has an ``on_turn_stopping``."""
+    attributes: list[str] = field(default_factory=list)
+    """The search attributes that the namespace had when the run opened."""
     depth: int = 0
     """How many agents are above this run's."""
     max_depth: int = 0

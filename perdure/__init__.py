@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from perdure.history_options import Chars as Chars, Tokens as Tokens
     from perdure.options import Limits as Limits
     from perdure.tools import ToolContext as ToolContext, tool as tool
+    from perdure.workflows.calling import run_agent as run_agent
 
 __version__ = "0.1.0"
 
@@ -44,6 +45,7 @@ _EXPORTS = {
     "compare_trajectories": "perdure.checkpoint_bridge.trajectory",
     "connect": "perdure.client",
     "derive_messages": "perdure.checkpoint_bridge.derived",
+    "run_agent": "perdure.workflows.calling",
     "tool": "perdure.tools",
 }
 
@@ -61,6 +63,7 @@ __all__ = [
     "compare_trajectories",
     "connect",
     "derive_messages",
+    "run_agent",
     "tool",
 ]
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from temporalio.converter import DataConverter
 from temporalio.plugin import SimplePlugin
 
-from perdure.activities.deps import Deps
+from perdure.activities.opening import Opening
 from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.checkpoint_bridge.sql_store import SqlStore
 from perdure.encryption import is_encrypting, is_private, resolve, with_encryption
+from perdure.search_attributes import usable
 from perdure.worker import HEARTBEAT_EVERY, activities, hosting, tool_threads
 from perdure.workflows.agent_workflow import AgentWorkflow
 
@@ -95,7 +96,8 @@ class PerdurePlugin(SimplePlugin):
     async def _around(self, worker: Worker) -> AsyncIterator[None]:
         served = worker.config(active_config=True)["activities"]
         owners = (getattr(activity, "__self__", None) for activity in served)
-        ours = next(owner for owner in owners if isinstance(owner, Deps))
+        ours = next(owner for owner in owners if isinstance(owner, Opening))
+        ours.attributes = await usable(worker.client)
         await ours.store.open()
         try:
             async with hosting(

@@ -23,12 +23,13 @@ from perdure.checkpoint_bridge.sql_store import SqlStore
 from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal
 from perdure.encryption import encrypting, is_private, resolve
 from perdure.private_logs import without_content
+from perdure.search_attributes import usable
 from perdure.telemetry import observing
 from perdure.tools import AgentTool
 from perdure.workflows.agent_workflow import AgentWorkflow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Iterable, Sequence
     from concurrent.futures import Executor
 
     from temporalio.client import Client
@@ -59,9 +60,16 @@ def workflow_runner() -> WorkflowRunner:
 
 
 def activities(
-    agents: Iterable[Agent], store: SqlStore, threads: Executor, *, private: bool = False
+    agents: Iterable[Agent],
+    store: SqlStore,
+    threads: Executor,
+    *,
+    private: bool = False,
+    attributes: Sequence[str] = (),
 ) -> list[Any]:
-    """Everything that a worker serves besides the workflow; ``private`` as in ``Deps``.
+    """Everything that a worker serves besides the workflow.
+
+    ``private`` is as in ``Deps``, ``attributes`` as in ``Opening``.
 
     Raises:
         ConfigurationError: there is no agent, or two have one name.
@@ -79,6 +87,7 @@ def activities(
         msg = "A worker needs at least one agent."
         raise ConfigurationError(msg, field="agents")
     opening = Opening(named, store, threads, private=private)
+    opening.attributes = attributes
     writer = LogWriter(named, store, threads, private=private)
     return [
         opening.open_run,
@@ -133,6 +142,7 @@ async def serving(
     """
     private = is_private(client.data_converter)
     await store.open()
+    attributes = await usable(client)
     threads = tool_threads()
     settings: dict[str, Any] = {
         "max_concurrent_activities": _CALLS_AT_A_TIME,
@@ -145,7 +155,7 @@ async def serving(
         client,
         task_queue=task_queue,
         workflows=[AgentWorkflow],
-        activities=activities(agents, store, threads, private=private),
+        activities=activities(agents, store, threads, private=private, attributes=attributes),
         workflow_runner=workflow_runner(),
         **settings,
     )

@@ -186,6 +186,7 @@ class AgentWorkflow:
             retry_policy=STORE_RETRY,
         )
         if not result.finished:
+            loop.attributes.tell("aborted" if cancelled else "failed", [])
             raise error if failure is None else failure
         loop.finish_reason = result.finish_reason
 
@@ -202,7 +203,7 @@ class AgentWorkflow:
         try:
             read = read_decision(decision)
             if await self._loop.children.forward(read.id, decision):
-                self._problem = ""
+                self._note("")
                 return
             try:
                 self._loop.approvals.check(read.id)
@@ -210,9 +211,9 @@ class AgentWorkflow:
                 self._loop.approvals.keep_early(read)
                 raise
             await self._loop.approvals.decide(read, self._loop.log, self._loop.agent)
-            self._problem = ""
+            self._note("")
         except PerdureError as error:
-            self._problem = error.message
+            self._note(error.message)
             workflow.logger.warning("A decision was not taken: %s", error.message)
 
     @workflow.signal(
@@ -226,7 +227,7 @@ class AgentWorkflow:
         try:
             read = read_report(report)
         except PerdureError as error:
-            self._problem = error.message
+            self._note(error.message)
             workflow.logger.warning("A report was not taken: %s", error.message)
             return
         if not await self._loop.children.take(read) or not read.waiting:
@@ -248,7 +249,7 @@ class AgentWorkflow:
             )
         except PerdureError as error:
             raise to_failure(error) from error
-        self._problem = ""
+        self._note("")
         return {"approved": record.approved, "note": record.note, "by": record.by}
 
     @resolve_approval_now.validator
@@ -298,6 +299,13 @@ class AgentWorkflow:
                 )
         except PerdureError as error:
             raise to_failure(error) from error
+
+    def _note(self, problem: str) -> None:
+        """Show what was wrong with what was sent: a signal gives its sender no answer."""
+        self._problem = problem
+        if self._loop is not None:
+            self._loop.problem = problem
+            self._loop.show()
 
     def _running(self) -> RunLoop:
         if self._loop is None or self._ended:

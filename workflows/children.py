@@ -176,6 +176,8 @@ class Children:
             request["input"] = json.loads(plan.arguments)["input"]
         if self._prefix:
             request["workflow_id_prefix"] = self._prefix
+        if self._facts.trace:
+            request["traceparent"] = self._facts.trace
         request["delegated"] = asdict(delegated)
         return request
 

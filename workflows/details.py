@@ -20,6 +20,7 @@ def details(
     waiting: CallPlan | None,
     below: Collection[Report] = (),
     *,
+    problem: str = "",
     finish_reason: str,
     text: str,
 ) -> str:
@@ -34,6 +35,8 @@ def details(
         "",
         f"Tokens: {facts.input_tokens:,} in, {facts.output_tokens:,} out",
     ]
+    if problem and not facts.private:
+        lines += ["", "The last decision was not taken:", "", _block(problem[:_SHOWN_TEXT])]
     if waiting is not None:
         arguments = waiting.arguments
         lines += _decision(workflow_id, waiting.approval_id or "", arguments, private=facts.private)

@@ -34,6 +34,7 @@ from perdure.checkpoint_bridge.tool_errors import UNKNOWN_OUTCOME
 from perdure.checkpoint_bridge.tool_results import decided_result
 from perdure.workflows import model_dispatch, options
 from perdure.workflows.approvals import Approvals, decision_of
+from perdure.workflows.attributes import Attributes
 from perdure.workflows.children import Children
 from perdure.workflows.details import details
 from perdure.workflows.options import (
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from perdure.activities.wire import RunRequest
 
 MAX_STEPS = "max-steps"
+RUNNING = "running"
 _ID_LENGTH = 60
 
 
@@ -65,11 +67,14 @@ class RunLoop:
         self.agent = asked.agent
         self.facts = carry.facts
         self.log = SessionLog(asked.session_id, carry.facts.log_id, run_id, carry.facts.head)
+        self.attributes = Attributes(asked.agent, asked.session_id, carry.facts)
         self.children = Children(asked, carry.facts, self.log, self.show)
         self.approvals = Approvals(carry.decided, self.show, self.children.upward)
         self.queue: list[Any] = carry.queue
         self.inputs = carry.inputs
         self.text = carry.text
+        self.problem = ""
+        """What was wrong with the last decision that was sent, for whoever sent it."""
         self.finish_reason = carry.finish_reason
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -108,13 +113,19 @@ class RunLoop:
             await self._ask_model()
 
     def show(self) -> None:
-        """Tell the Temporal UI what the run is doing; it costs no event."""
+        """Tell the Temporal UI what the run is doing, and its lists when that has changed."""
+        tools = [each.tool_name for each in self.children.waiting.values()]
+        if self.approvals.waiting is not None:
+            tools.insert(0, self.approvals.waiting.tool)
+        status = ev.FINISHED if self.finish_reason else ev.AWAITING_APPROVAL if tools else RUNNING
+        self.attributes.tell(status, tools)
         workflow.set_current_details(
             details(
                 workflow.info().workflow_id,
                 self.facts,
                 self.approvals.waiting,
                 self.children.waiting.values(),
+                problem=self.problem,
                 finish_reason=self.finish_reason,
                 text=self.text,
             )

@@ -41,6 +41,7 @@ from perdure.cli import (
     reading,
     running,
     serving,
+    setting_up,
     stopping,
     turns,
 )
@@ -66,6 +67,7 @@ for _panel, _name, _command in (
     (_TRY, "demo", demo.demo),
     (_TRY, "dev", serving.dev),
     (_TRY, "worker", serving.worker),
+    (_TRY, "setup", setting_up.setup),
     (_TRY, "codec-server", codec.codec_server),
     (_RUNS, "run", running.run),
     (_RUNS, "approvals", reading.approvals),

@@ -194,6 +194,7 @@ def _check(where: Where) -> None:
 
 async def _develop(agents: Sequence[Agent], where: Where, *, ephemeral: bool) -> None:
     from perdure.connection import connect_temporal, quiet_core
+    from perdure.search_attributes import register
 
     quiet_core()
     _check(where)
@@ -204,6 +205,7 @@ async def _develop(agents: Sequence[Agent], where: Where, *, ephemeral: bool) ->
         _address_file().write_text(server.address, "utf-8")
     try:
         client = await connect_temporal(server.address, "default")
+        await register(client)
         _introduce(server, agents, where)
         await _serve(client, agents, where, server)
     finally:
