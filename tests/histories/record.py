@@ -27,6 +27,7 @@ from perdure.checkpoint_bridge.sql_store import SqlStore
 from perdure.client import Client, connect
 from perdure.dev_server import DevServer
 from perdure.process import end_now
+from perdure.search_attributes import register
 from perdure.testing import ScriptedModel, attempts, call
 from perdure.worker import serving
 
@@ -81,6 +82,12 @@ def large() -> str:
 TOOLS = [weather, hotels, book, fail, wait, large]
 
 
+def clerk() -> Agent:
+    """An agent that others call."""
+    model = ScriptedModel([[call("book", {"hotel": "Alba"})], "Booked."])
+    return Agent("clerk", provider=model, tools=[book])
+
+
 class Recorder:
     """Runs one scenario."""
 
@@ -115,6 +122,8 @@ gated = [
     call("book", {"hotel": "Alba"}),
     call("hotels", {"city": "Rome"}),
 ]
+
+delegated = [call("clerk", {"input": "Book the Alba"}), call("weather", {"city": "Rome"})]
 
 
 async def plain(run: Recorder) -> None:
@@ -211,6 +220,14 @@ async def ending(run: Recorder) -> None:
     await first.result()
 
 
+async def below(run: Recorder) -> None:
+    """Approve what a sub-agent asks, and look at the sub-agent's own run."""
+    paused = await run.execute()
+    (row,) = await run.client.store.approvals(run.session)
+    await run.client.approvals.resolve(paused.approval_id, approved=True)
+    run.session = row.session_id
+
+
 def limited() -> RateLimitedError:
     return RateLimitedError("slow down", status=429, retryable=True, retry_after=0.01)
 
@@ -239,6 +256,9 @@ SCENARIOS: dict[str, tuple[Callable[[Recorder], Awaitable[None]], list[Any]]] = 
     "terminated-pause": (terminated, [gated, "Unheard."]),
     "reopened-approval": (reopened, [gated, "Done."]),
     "bad-request": (bad_request, []),
+    "sub-agent-approval": (approve, [delegated, "Done."]),
+    "sub-agent-itself": (below, [delegated, "Done."]),
+    "listed-approval": (approve, [gated, "Done."]),
     "rolled-over": (plain, [*[two] * 8, "Done."]),
     "rolled-over-pause": (approve, [*[two] * 5, gated, *[two] * 4, "Done."]),
 }
@@ -255,18 +275,20 @@ class SlowModel(ScriptedModel):
 async def record(name: str, temporal: TemporalClient, folder: Path) -> None:
     scenario, turns = SCENARIOS[name]
     model = (SlowModel if scenario is ending else ScriptedModel)(turns)
-    agent = Agent(name, provider=model, instructions="You plan trips.", tools=TOOLS)
+    tools = [*TOOLS, clerk().as_tool()]
+    agent = Agent(name, provider=model, instructions="You plan trips.", tools=tools)
     url = f"sqlite:///{folder / name}.db"
     async with (
         connect(url, temporal=temporal, task_queue=QUEUE) as client,
         SqlStore(url) as store,
         serving(temporal, [agent], store, task_queue=QUEUE),
     ):
-        await scenario(Recorder(client, name))
+        run = Recorder(client, name)
+        await scenario(run)
     run_id: str | None = None
     texts: list[Any] = []
     while True:
-        handle = temporal.get_workflow_handle(name, run_id=run_id)
+        handle = temporal.get_workflow_handle(run.session, run_id=run_id)
         history = await handle.fetch_history()
         texts.insert(0, scrubbed(json.loads(history.to_json())))
         started = history.events[0].workflow_execution_started_event_attributes
@@ -302,16 +324,20 @@ def shorten() -> None:
 
 
 async def main(names: list[str]) -> None:
-    whole = [name for name in names if not name.startswith("rolled-over")]
+    listed = [name for name in names if name.startswith("listed")]
+    short = [name for name in names if name.startswith("rolled-over")]
     with tempfile.TemporaryDirectory() as folder:
         async with DevServer(headless=True) as server:
             temporal = await TemporalClient.connect(server.address, identity=IDENTITY)
-            for name in whole:
-                await record(name, temporal, Path(folder))
-            shorten()
             for name in names:
-                if name not in whole:
+                if name not in (*listed, *short):
                     await record(name, temporal, Path(folder))
+            shorten()
+            for name in short:
+                await record(name, temporal, Path(folder))
+            await register(temporal)
+            for name in listed:
+                await record(name, temporal, Path(folder))
 
 
 if __name__ == "__main__":
