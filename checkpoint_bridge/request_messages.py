@@ -88,17 +88,20 @@ def _as_it_is(message: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
-def request_messages(
+def history_record(
     state: SessionState,
     policy: HistoryPolicy = KEEP,
     budget: HistoryBudget | None = None,
     *,
     shown: Callable[[dict[str, Any]], dict[str, Any]] = _as_it_is,
-) -> list[dict[str, Any]]:
-    """The messages of the next request, in order.
+) -> dict[str, Any]:
+    """What the next request shows, as the log keeps it: :func:`recorded_messages` goes by it.
 
-    Pure: the same state, policy and budget give the same messages, so a request can be built
-    again later. The newest turn is always there, and the system prompt, which no budget counts.
+    ``{policy, budget, places}`` with the policy's name (``custom`` for one of one's own), what
+    the budget is (``{"tokens": n}``), and the ranges of messages that are shown; ``null`` for
+    all of them. The ranges tell it, so that neither a function nor a tokenizer is needed later.
+
+    The newest turn is always shown, and the system prompt, which no budget counts.
 
     Args:
         state: the fold of the log up to the request.
@@ -109,17 +112,33 @@ def request_messages(
     Raises:
         ConfigurationError: a policy of one's own did what it may not.
     """
-    if policy == KEEP and budget is None:
-        return [shown(message) for message in state.messages]
-    return visible(state.messages, select(state, policy, budget, shown=shown), shown=shown)
+    everything = policy == KEEP and budget is None
+    places = [] if everything else _select(state, policy, budget, shown)
+    return {
+        "policy": "custom" if callable(policy) else policy,
+        "budget": None if budget is None else {type(budget).__name__.lower(): budget.limit},
+        "places": None if everything else [list(each) for each in _ranges(places)],
+    }
 
 
-def select(
+def recorded_messages(
+    messages: Sequence[dict[str, Any]],
+    record: dict[str, Any],
+    *,
+    shown: Callable[[dict[str, Any]], dict[str, Any]] = _as_it_is,
+) -> list[dict[str, Any]]:
+    """The messages of a request, of the transcript at its place and its :func:`history_record`."""
+    if record["places"] is None:
+        return [shown(message) for message in messages]
+    places = (at for start, end in record["places"] for at in range(start, end))
+    return _visible(messages, places, shown)
+
+
+def _select(
     state: SessionState,
     policy: HistoryPolicy,
     budget: HistoryBudget | None,
-    *,
-    shown: Callable[[dict[str, Any]], dict[str, Any]] = _as_it_is,
+    shown: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> list[int]:
     """The places in the transcript that a request shows, in order."""
     spans = state.spans.all
@@ -137,11 +156,10 @@ def select(
     return head + [at for _, places in turns for at in places]
 
 
-def visible(
+def _visible(
     messages: Sequence[dict[str, Any]],
     places: Iterable[int],
-    *,
-    shown: Callable[[dict[str, Any]], dict[str, Any]] = _as_it_is,
+    shown: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> list[dict[str, Any]]:
     """The messages at ``places``, as a transcript that every provider takes.
 
@@ -176,7 +194,7 @@ def visible(
     return made
 
 
-def ranges(places: Sequence[int]) -> list[tuple[int, int]]:
+def _ranges(places: Sequence[int]) -> list[tuple[int, int]]:
     """Places as ranges ``(start, end)``: how a request's record says what it showed."""
     if not places:
         return []
@@ -184,41 +202,6 @@ def ranges(places: Sequence[int]) -> list[tuple[int, int]]:
     return [
         (places[start], places[end - 1] + 1) for start, end in pairwise([0, *breaks, len(places)])
     ]
-
-
-def history_record(
-    state: SessionState,
-    policy: HistoryPolicy,
-    budget: HistoryBudget | None,
-    *,
-    shown: Callable[[dict[str, Any]], dict[str, Any]] = _as_it_is,
-) -> dict[str, Any]:
-    """What the record of a request says of it: enough to build its messages again.
-
-    ``{policy, budget, places}`` with the policy's name (``custom`` for one of one's own), what
-    the budget was (``{"tokens": n}``), and the ranges of messages that were shown; ``null`` for
-    all of them. The ranges tell it, so that neither a function nor a tokenizer is needed later.
-    """
-    everything = policy == KEEP and budget is None
-    places = [] if everything else select(state, policy, budget, shown=shown)
-    return {
-        "policy": "custom" if callable(policy) else policy,
-        "budget": None if budget is None else {type(budget).__name__.lower(): budget.limit},
-        "places": None if everything else [list(each) for each in ranges(places)],
-    }
-
-
-def recorded_messages(
-    messages: Sequence[dict[str, Any]],
-    record: dict[str, Any],
-    *,
-    shown: Callable[[dict[str, Any]], dict[str, Any]] = _as_it_is,
-) -> list[dict[str, Any]]:
-    """The messages of a request, of the transcript at its place and its :func:`history_record`."""
-    if record["places"] is None:
-        return [shown(message) for message in messages]
-    places = (at for start, end in record["places"] for at in range(start, end))
-    return visible(messages, places, shown=shown)
 
 
 _Turn: TypeAlias = tuple["Span", Sequence[int]]

@@ -113,6 +113,12 @@ async def test_f38_the_oldest_turns_do_not_fit(bench: Bench, session: str) -> No
     assert asked(model.requests[5]) == ["S" * 99, "5", "A 5", "6"]
     assert asked(model.requests[6]) == ["S" * 99, "7" * 100]
     assert len((await bench.record())["messages"]) == 15
+    # What was sent is in the log, and can be built again.
+    answers = await bench.events("assistant/message")
+    assert answers[5].data["history"]["budget"] == {"chars": 8}
+    stored = bench.client.sessions.get(session)
+    rebuilt = [await stored.request_at(event.sequence) for event in answers]
+    assert [each.messages for each in rebuilt] == [each.messages for each in model.requests]
 
 
 @tool(read_only=True)
