@@ -210,6 +210,7 @@ def test_f37_results_that_came_late_belong_to_their_turn() -> None:
     state = fold(*log, start(3), say("three"))
     assert texts(state.messages) == ["S", "one", "", "ok", "two", "Two.", "three"]
     assert shown(state, "exclude_unfinished") == ["S", "two", "Two.", "three"]
+    assert [span.start for span in state.spans.all] == [1, 4, 6]
 
 
 def test_f38_the_budget_drops_the_oldest_turns() -> None:
@@ -272,6 +273,15 @@ def test_f36_a_policy_of_ones_own_dismisses_observations() -> None:
     assert "toolCalls" not in made[3]
     assert len(state.messages) == 8
     assert [event.data["message"] for event in log[3:5]] == [state.messages[2], state.messages[3]]
+
+
+def test_f36_a_result_without_its_call_is_not_shown() -> None:
+    state = fold(start(1), say("Go"), answer("", "a"), result(2, 0, "a"), answer("Done."))
+
+    def no_calls(turns: Sequence[HistoryTurn]) -> list[HistoryTurn]:
+        return [each.without(lambda message: bool(message.tool_calls)) for each in turns]
+
+    assert shown(state, no_calls) == ["Go", "Done."]
 
 
 def test_what_a_policy_of_ones_own_gets() -> None:
@@ -475,6 +485,8 @@ def test_f39_every_request_is_a_valid_transcript(moves: list[str], limit: int) -
         conversation.move(move, Chars(limit))
     starts = [span.start for span in conversation.state.spans.all]
     assert starts == sorted(set(starts))
+    # A turn begins with what a user said, however late the results of an earlier one came.
+    assert {conversation.state.messages[at]["role"] for at in starts} <= {"user"}
 
 
 # -- F40, F41 --------------------------------------------------------------------------------
