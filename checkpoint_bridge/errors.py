@@ -4,6 +4,7 @@
 
     PerdureError                        code, message, one-sentence hint
     |-- ConfigurationError              field: the option that is wrong
+    |-- ClientClosedError
     |-- SessionIdInvalidError
     |-- SessionNotFoundError
     |-- SessionConflictError            the id belongs to something else, or another writer was here
@@ -51,6 +52,7 @@ __all__ = [
     "ApprovalError",
     "ApprovalNotFoundError",
     "CheckpointNotFoundError",
+    "ClientClosedError",
     "ConfigurationError",
     "EncryptionKeyError",
     "ForkBoundaryError",
@@ -129,6 +131,13 @@ class ConfigurationError(PerdureError):
     ) -> None:
         super().__init__(message, code=code, hint=hint)
         self.field = field
+
+
+class ClientClosedError(PerdureError):
+    """The client was closed. What it started goes on."""
+
+    code = "PERDURE_CLIENT_CLOSED"
+    hint = "Connect again."
 
 
 class SessionIdInvalidError(PerdureError):

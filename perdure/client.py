@@ -65,9 +65,6 @@ class Client:
         mirrors: Sequence[Mirror] = (),
         resources: contextlib.AsyncExitStack | None = None,
     ) -> None:
-        self.temporal = temporal
-        """The Temporal client, for whatever else Temporal can do."""
-        self.store = store
         self.task_queue = task_queue
         self.workflow_id_prefix = workflow_id_prefix
         self._runs = SessionRuns(temporal, store, task_queue=task_queue, prefix=workflow_id_prefix)
@@ -78,6 +75,16 @@ class Client:
         self._foreign = ForeignSessions(store, self.mirrors)
         self._resources = resources or contextlib.AsyncExitStack()
 
+    @property
+    def temporal(self) -> TemporalClient:
+        """The Temporal client, for whatever else Temporal can do."""
+        return self._runs.temporal
+
+    @property
+    def store(self) -> SqlStore:
+        """The store of the sessions."""
+        return self._runs.store
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -85,9 +92,16 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Let the mirrors catch up for a moment, and close all connections. Runs go on."""
+        """Let the mirrors catch up for a moment, and close all connections. Runs go on.
+
+        What is asked of the client later raises :class:`.ClientClosedError`. Closing it again
+        does nothing.
+        """
+        if self._runs.closed:
+            return
+        store, self._runs.closed = self.store, True
         await self._resources.aclose()
-        await self.store.close()
+        await store.close()
 
     # -- runs --------------------------------------------------------------------------------
 

@@ -11,7 +11,11 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.spans import current_traceparent
 from perdure.activities.wire import UPDATE_INPUT, WORKFLOW
-from perdure.checkpoint_bridge.errors import SessionBusyError, SessionConflictError
+from perdure.checkpoint_bridge.errors import (
+    ClientClosedError,
+    SessionBusyError,
+    SessionConflictError,
+)
 from perdure.checkpoint_bridge.store import session_not_found
 from perdure.connection import rpc_failure, update
 from perdure.run_handle import RunHandle, run_error
@@ -39,11 +43,38 @@ class SessionRuns:
     def __init__(
         self, temporal: TemporalClient, store: SqlStore, *, task_queue: str, prefix: str
     ) -> None:
-        self.temporal = temporal
-        self.store = store
+        self._temporal = temporal
+        self._store = store
+        self.closed = False
+        """Set when the client is closed: nothing is asked of Temporal or the store any more."""
         self.task_queue = task_queue
         self.prefix = prefix
         """Put before session ids to make workflow ids."""
+
+    @property
+    def temporal(self) -> TemporalClient:
+        """The Temporal client.
+
+        Raises:
+            ClientClosedError: the client was closed.
+        """
+        self._check_open()
+        return self._temporal
+
+    @property
+    def store(self) -> SqlStore:
+        """The store.
+
+        Raises:
+            ClientClosedError: the client was closed.
+        """
+        self._check_open()
+        return self._store
+
+    def _check_open(self) -> None:
+        if self.closed:
+            msg = "This client was closed; its runs go on without it."
+            raise ClientClosedError(msg)
 
     def workflow(self, session_id: str, execution: str | None = None) -> WorkflowHandle[Any, Any]:
         """Temporal's handle of a session's workflow: its newest execution, or a certain one."""
