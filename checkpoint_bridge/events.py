@@ -141,6 +141,20 @@ class Event:
         """The cursor form of ``seq``: counts from 1, so that 0 means *from the beginning*."""
         return self.seq + 1
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON with camelCase keys; what an event does not have has no key."""
+        value: dict[str, Any] = {
+            "seq": self.seq,
+            "sequence": self.sequence,
+            "type": self.type,
+            "timeMs": self.time_ms,
+            "data": self.data,
+        }
+        if self.origin is not None:
+            value["origin"] = {"kind": self.origin.kind, "sequence": self.origin.sequence}
+        value.update((key, True) for key in ("ignorable", "inherited") if getattr(self, key))
+        return value
+
 
 def dump(value: Any) -> str:
     """JSON as the store keeps it: ASCII, no spaces, keys sorted, so equal values are equal text.

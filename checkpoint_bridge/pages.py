@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
 
-from perdure.checkpoint_bridge.errors import SessionNotFoundError
 from perdure.checkpoint_bridge.event_log import WITH_CONTENT, in_lineage, lineage, read_events
 from perdure.checkpoint_bridge.formats import CURRENT
 from perdure.checkpoint_bridge.schema import blobs, events, sessions
+from perdure.checkpoint_bridge.store import session_not_found
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -70,8 +70,7 @@ def place_of(connection: Connection, session_id: str) -> tuple[int, int]:
     )
     row = connection.execute(query).one_or_none()
     if row is None:
-        msg = f"There is no session {session_id!r} in the store."
-        raise SessionNotFoundError(msg)
+        raise session_not_found(session_id)
     CURRENT.require(session_id, row.version)
     return row.log_id, row.head
 

@@ -262,36 +262,6 @@ def _export_raw(store: str, session_id: str) -> int:
     return exits.DONE
 
 
-def events(
-    session: SessionArgument,
-    *,
-    after: Annotated[
-        int, typer.Option("--after", min=0, max=MAX_COUNT, help="Leave out the first so many.")
-    ] = 0,
-    limit: LimitOption = None,
-    store: StoreOption = DEFAULT_STORE,
-    as_json: JsonOption = False,
-) -> int:
-    """Show a session's event log, of which everything else is a view."""
-
-    async def read(opened: SqlStore) -> list[Any]:
-        return await opened.events(session, after=after, limit=limit)
-
-    found = _read(store, read)
-    if as_json:
-        print_json(
-            [
-                {"seq": event.seq, "type": event.type, "timeMs": event.time_ms, "data": event.data}
-                for event in found
-            ]
-        )
-    else:
-        from perdure.cli import render
-
-        show(render.events(found))
-    return exits.DONE
-
-
 def _read(store: str, read: Callable[[SqlStore], Awaitable[T]]) -> T:
     async def run() -> T:
         async with Where(store).open_store() as opened:

@@ -214,6 +214,17 @@ def events(found: Sequence[Event]) -> RenderableType:
     )
 
 
+def event(found: Event) -> RenderableType:
+    """One event of a log that is followed, on a line."""
+    words = (found.seq, moment(found.time_ms), found.type, one_line(json_text(found.data), 160))
+    return Text("  ".join(clean(str(word)) for word in words), overflow="ellipsis", no_wrap=True)
+
+
+def messages(found: Iterable[dict[str, Any]], *, full: bool) -> list[RenderableType]:
+    """A conversation."""
+    return [_message(each, full=full) for each in found]
+
+
 def session(info: SessionInfo, checkpoint: Checkpoint | None, *, full: bool) -> RenderableType:
     """A session's facts and its conversation."""
     facts = Table.grid(padding=(0, 2))
@@ -223,8 +234,8 @@ def session(info: SessionInfo, checkpoint: Checkpoint | None, *, full: bool) -> 
         facts.add_row(Text(name), value if isinstance(value, Text) else Text(clean(str(value))))
     if checkpoint is None:
         return Group(facts)
-    messages = [_message(each.to_json(), full=full) for each in checkpoint.messages]
-    return Group(facts, Text(""), *messages)
+    said = messages((each.to_json() for each in checkpoint.messages), full=full)
+    return Group(facts, Text(""), *said)
 
 
 def _facts(info: SessionInfo, checkpoint: Checkpoint | None) -> Iterable[tuple[str, Any]]:

@@ -91,3 +91,25 @@ def test_f101_what_is_stored_can_always_be_had(
         assert len(found["events"]) == 4
     assert told(capsys, "export", "a", "--raw", "--history", "--store", url)[0] == 2
     assert told(capsys, "export", "nope", "--raw", "--store", url)[0] == 2
+
+
+def test_events_and_transcripts(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, found, _ = told(capsys, "events", "a", "--store", url, "--json", "--limit", "3")
+    assert [each["sequence"] for each in found] == [1, 2, 3]
+    _, found, _ = told(capsys, "events", "a", "--store", url, "--json", "--view", "brain")
+    assert [each["type"] for each in found][::3] == ["turn_started", "turn_ended"]
+    run(["events", "a", "--store", url, "--after", "1", "--follow", "--limit", "2", "--json"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["seq"] for line in lines] == [1, 2]
+    run(["events", "a", "--store", url, "--follow", "--limit", "1"])
+    assert "turn/start" in capsys.readouterr().out
+    _, found, _ = told(capsys, "transcript", "a", "--store", url, "--json")
+    assert [each["content"] for each in found["messages"]] == ["Plan my trip", "Hello."]
+    assert found["throughSequence"] == 4
+    _, found, _ = told(capsys, "transcript", "a", "--store", url, "--json", "--through", "2")
+    assert len(found["messages"]) == 1
+    assert run(["transcript", "a", "--store", url]) == 0
+    assert "Hello." in capsys.readouterr().out
+    assert told(capsys, "transcript", "a", "--store", url, "--through", "5")[0] == 2
+    assert told(capsys, "transcript", "nope", "--store", url)[0] == 2
+    assert told(capsys, "events", "a", "--store", url, "--view", "other")[0] == 2

@@ -20,7 +20,7 @@ from perdure.checkpoint_bridge.events import NewEvent, dump
 from perdure.checkpoint_bridge.schema import events as event_rows, sessions as session_rows
 from perdure.checkpoint_bridge.surface import derive_event_message
 from perdure.checkpoint_bridge.views import BRAIN_NAMES
-from perdure.sessions.reading import Reading
+from perdure.sessions.stored import StoredSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,21 +28,9 @@ if TYPE_CHECKING:
 MIB = 1024 * 1024
 
 
-class Reader(Reading):
-    """The reading part of a session object, on a store alone: no Temporal, no worker."""
-
-    def __init__(self, store: SqlStore, session_id: str = "trip") -> None:
-        self.session_id = session_id
-        self._store = store
-
-    @property
-    def store(self) -> SqlStore:
-        return self._store
-
-
 @pytest.fixture
-def reader(store: SqlStore) -> Reader:
-    return Reader(store)
+def reader(store: SqlStore) -> StoredSession:
+    return StoredSession(store, "trip")
 
 
 @pytest.fixture
@@ -81,7 +69,7 @@ async def test_f16_what_was_read_stays_as_it_was(store, begin, make, reader):
     async with SqlStore(store.database.url.render_as_string(hide_password=False)) as other:
         again = [
             (event.seq, event.type, event.time_ms, event.data)
-            async for event in Reader(other).events()
+            async for event in StoredSession(other, "trip").events()
         ]
     assert again[: len(before)] == before
     assert len(again) == len(before) + 3
@@ -93,7 +81,7 @@ async def test_f17_sequences_have_no_gap(store, begin, reader):
     await run.finish()
     await store.fork("trip", from_step=1, new_session_id="fork")
     for session in ("trip", "fork"):
-        found = [event async for event in Reader(store, session).events()]
+        found = [event async for event in StoredSession(store, session).events()]
         assert [event.seq for event in found] == list(range(len(found)))
         assert all(event.sequence == event.seq + 1 for event in found)
     assert {event.inherited for event in found} == {True, False}
@@ -263,7 +251,7 @@ async def test_a_stream_catches_up_and_follows_without_gap_or_repeat(store, begi
         # As another process would: with a store of its own.
         got = []
         async with SqlStore(url) as other:
-            async for event in Reader(other).stream(after):
+            async for event in StoredSession(other, "trip").stream(after):
                 got.append(event.sequence)
                 if len(got) == 30:
                     started.release()
