@@ -22,6 +22,7 @@ from sqlalchemy.pool import NullPool, StaticPool
 
 from perdure.checkpoint_bridge.errors import ConfigurationError, LogConflictError, StorageError
 from perdure.checkpoint_bridge.schema import SCHEMA_REVISION, VERSION_TABLE
+from perdure.checkpoint_bridge.sealing import Cipher, refuse_sealed
 from perdure.checkpoint_bridge.sqlite_file import read_schema, reason_of
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Engine
     from sqlalchemy.engine import URL
+
+    from perdure.checkpoint_bridge.keyring import Keyring
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -105,15 +108,23 @@ class Database:
     times the statement), on PostgreSQL to the driver's own event loop support.
     """
 
-    def __init__(self, url: str, *, create: bool | Literal["late"] = True) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        create: bool | Literal["late"] = True,
+        keys: Keyring | None = None,
+    ) -> None:
         """Open nothing yet.
 
         Args:
             url: see :func:`parse_store_url`.
             create: make the SQLite file when it is missing; ``"late"``: when something is first
                 written to it, until then it reads as an empty store.
+            keys: encrypt content at rest with these.
         """
         self.url, self._pool = _split_pool(parse_store_url(url))
+        self._cipher = None if keys is None else Cipher(keys)
         self._create = bool(create)
         self._late = create == "late"
         self._nothing: _Backend | None = None
@@ -168,6 +179,7 @@ class Database:
 
         Raises:
             StorageError: the database is missing, damaged, something else's or too new.
+            EncryptionKeyError: its content is encrypted with a key that is not here.
         """
         if self._backend is not None:
             return self._backend
@@ -214,15 +226,25 @@ class Database:
                     msg = f"{self.url.database} is empty: there is no store in it."
                     raise StorageError(msg, hint="A worker or a run makes the store.")
             backend = _Sqlite(self.url, in_memory=self.in_memory)
+        if self._cipher is not None:
+            backend.attach(self._cipher)
         try:
             with self._errors():
                 if not await backend.run(self._is_up_to_date, write=False):
                     async with _migrating():
                         await backend.run(self._bring_up_to_date, write=True)
+                await self._unlock(backend)
         except BaseException:
             await backend.close()
             raise
         return backend
+
+    async def _unlock(self, backend: _Backend) -> None:
+        if self._cipher is None:
+            await backend.run(refuse_sealed, write=False)
+        else:
+            known = await backend.run(self._cipher.is_known, write=False)
+            await backend.run(self._cipher.unlock, write=not known)
 
     def _is_up_to_date(self, connection: Connection) -> bool:
         tables = set(inspect(connection).get_table_names())
@@ -279,6 +301,8 @@ class _Backend(Protocol):
 
     async def run(self, use: Callable[[Connection], R], *, write: bool) -> R: ...
 
+    def attach(self, cipher: Cipher) -> None: ...
+
     async def close(self) -> None: ...
 
 
@@ -318,6 +342,10 @@ class _Sqlite:
                 connection.close()
             raise
 
+    def attach(self, cipher: Cipher) -> None:
+        for engine in (self._write_engine, self._read_engine):
+            cipher.attach(engine.dialect)
+
     async def close(self) -> None:
         for threads in (self._write_thread, self._read_threads):
             await asyncio.to_thread(threads.shutdown)
@@ -339,6 +367,9 @@ class _Postgres:
         engine = self._engine if write else self._read_engine
         async with engine.begin() as connection:
             return await connection.run_sync(use)
+
+    def attach(self, cipher: Cipher) -> None:
+        cipher.attach(self._engine.sync_engine.dialect)
 
     async def close(self) -> None:
         await self._engine.dispose()

@@ -11,7 +11,7 @@ import binascii
 import os
 import re
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.checkpoint_bridge.errors import ConfigurationError, EncryptionKeyError
 
@@ -134,6 +134,27 @@ class Keyring:
         if cipher is None:
             raise missing_key(key_id, self.ids)
         return cipher
+
+
+Encryption = Keyring | Literal[False] | None
+"""How ``encryption=`` is given: keys; ``None`` for those of the environment; ``False`` for none."""
+
+
+def resolve(encryption: Encryption) -> Keyring | None:
+    """The keys that an ``encryption=`` argument means.
+
+    Raises:
+        ConfigurationError: it is something else, or the environment's keys have another form.
+    """
+    given: Any = encryption
+    if isinstance(given, Keyring):
+        return given
+    if given is None:
+        return Keyring.from_environment()
+    if given is not False:
+        msg = f"encryption is a Keyring, False or None, not {type(given).__name__}."
+        raise ConfigurationError(msg, field="encryption")
+    return None
 
 
 def missing_key(key_id: str, known: tuple[str, ...] = ()) -> EncryptionKeyError:

@@ -12,18 +12,18 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import select, text
+from sqlalchemy import bindparam, select, text
 
 from perdure.checkpoint_bridge.blobs import get_blob, put_blob
 from perdure.checkpoint_bridge.errors import LogConflictError
 from perdure.checkpoint_bridge.event_log import append, lock_session
 from perdure.checkpoint_bridge.events import INLINE_LIMIT, dump
-from perdure.checkpoint_bridge.schema import logs
+from perdure.checkpoint_bridge.schema import effects, logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy import Connection
+    from sqlalchemy import BindParameter, Connection
 
     from perdure.checkpoint_bridge.event_log import Batch
 
@@ -77,6 +77,14 @@ class Effect:
 
 
 _RETURNED = "name, started_at, starts, outcome, message, ref, attempts"
+_COLUMNS = [effects.c[name] for name in _RETURNED.split(", ")]
+
+
+def _typed(*names: str) -> list[BindParameter[Any]]:
+    """Parameters of a statement in SQL, with the types of their columns."""
+    return [bindparam(name, type_=effects.c[name].type) for name in names]
+
+
 _BEGIN = {
     dialect: text(
         f"""
@@ -90,15 +98,16 @@ _BEGIN = {
             + CASE WHEN perdure_effects.ended_at IS NULL THEN 1 ELSE 0 END
         RETURNING {_RETURNED}
         """  # noqa: S608 - constants
-    )
+    ).columns(*_COLUMNS)
     for dialect, lock in (("sqlite", ""), ("postgresql", "FOR SHARE"))
 }
 """One statement for the fence, the mark and the look at the outcome; no row: not the writer.
 
 On PostgreSQL the fence holds until the mark is committed; SQLite has one writer anyway."""
 
-_END = text(
-    f"""
+_END = (
+    text(
+        f"""
     INSERT INTO perdure_effects (log_id, seq, call_index, name, starts, started_at, ended_at,
         outcome, message, ref, attempts)
     VALUES (:log_id, :seq, :call_index, :name, 1, :time_ms, :time_ms, :outcome, :message, :ref,
@@ -108,13 +117,16 @@ _END = text(
         WHERE perdure_effects.ended_at IS NULL
     RETURNING {_RETURNED}
     """  # noqa: S608 - constants
+    )
+    .bindparams(*_typed("outcome", "message", "ref"))
+    .columns(*_COLUMNS)
 )
 _FIND = text(
     f"""
     SELECT {_RETURNED} FROM perdure_effects
     WHERE log_id = :log_id AND seq = :seq AND call_index = :call_index
     """  # noqa: S608 - constants
-)
+).columns(*_COLUMNS)
 _NOTE = text(
     """
     INSERT INTO perdure_effects
@@ -122,7 +134,7 @@ _NOTE = text(
     VALUES (:log_id, :seq, :call_index, :name, 1, :time_ms, :attempts)
     ON CONFLICT (log_id, seq, call_index) DO UPDATE SET attempts = excluded.attempts
     """
-)
+).bindparams(*_typed("attempts"))
 
 
 def begin_effect(

@@ -21,6 +21,8 @@ from sqlalchemy import (
     text,
 )
 
+from perdure.checkpoint_bridge.sealing import DigestText, SealedText
+
 SCHEMA_REVISION = "0001"
 """Head of the migrations; a test compares it with the folder."""
 
@@ -64,7 +66,7 @@ sessions = Table(
     Column("head", BigInteger, nullable=False, doc="Events in the log: the next event's seq."),
     Column("writer", String(64), nullable=True, doc="The run that may append."),
     Column("agent", String(200), nullable=False),
-    Column("title", String(200), nullable=False, doc="Start of the first user message."),
+    Column("title", SealedText, nullable=False, doc="Start of the first user message."),
     Column("created_at", BigInteger, nullable=False, doc="Unix milliseconds, as all times."),
     Column("updated_at", BigInteger, nullable=False),
     Column("has_checkpoint", Boolean, nullable=False, doc="False after a delete of it alone."),
@@ -73,11 +75,14 @@ sessions = Table(
     Column("approval_id", String(128), nullable=True),
     Column("parent_session", String(200), nullable=True),
     Column(
-        "last_end", Text, nullable=True, doc="JSON of how the last run ended; null: it goes on."
+        "last_end",
+        SealedText,
+        nullable=True,
+        doc="JSON of how the last run ended; null: it is open.",
     ),
     Column("version", Integer, nullable=False, doc="Format of the log."),
     Column("phase", String(16), nullable=False, doc="open, ending or ended."),
-    Column("header", Text, nullable=False, doc="JSON of what never changes; see headers.py."),
+    Column("header", SealedText, nullable=False, doc="JSON of what never changes; see headers.py."),
     Column("turn_sequence", BigInteger, nullable=False, doc="Of the newest turn/start; 0: none."),
     Column("emitted", BigInteger, nullable=False, doc="Bytes that tools emitted in this turn."),
     Column("followed_until", BigInteger, nullable=False, doc="Until then appends are told."),
@@ -91,9 +96,9 @@ events = Table(
     Column("seq", BigInteger, primary_key=True),
     Column("type", String(64), nullable=False),
     Column("time_ms", BigInteger, nullable=False),
-    Column("data", Text, nullable=False),
-    Column("ref", String(64), nullable=True, doc="Digest of the message, when it is a blob."),
-    Column("digest", String(64), nullable=False, doc="Of type, data and message; not of time."),
+    Column("data", SealedText, nullable=False),
+    Column("ref", DigestText(64), nullable=True, doc="Digest of the message, when it is a blob."),
+    Column("digest", DigestText(64), nullable=False, doc="Of type, data and message; not of time."),
     Column("origin", String(32), nullable=True, doc="KIND:SEQUENCE of the execution it is from."),
     Column("ignorable", Boolean, nullable=False, doc="Who does not know the type may skip it."),
     Index("perdure_events_by_ref", "ref", sqlite_where=_IS_REF, postgresql_where=_IS_REF),
@@ -102,18 +107,18 @@ events = Table(
 blobs = Table(
     "perdure_blobs",
     metadata,
-    Column("digest", String(64), primary_key=True, doc="SHA-256 of content, hex."),
+    Column("digest", DigestText(64), primary_key=True, doc="SHA-256 of content, hex."),
     Column("size", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False, doc="Or when it was last stored again."),
     # Last, so that SQLite finds the others without walking through megabytes.
-    Column("content", Text, nullable=False),
+    Column("content", SealedText, nullable=False),
 )
 
 inputs = Table(
     "perdure_inputs",
     metadata,
     Column("session_id", String(200), primary_key=True),
-    Column("digest", String(64), primary_key=True, index=True, doc="Of a blob."),
+    Column("digest", DigestText(64), primary_key=True, index=True, doc="Of a blob."),
     Column("created_at", BigInteger, nullable=False),
 )
 """Names large input from before its run opens until its session goes."""
@@ -141,10 +146,10 @@ effects = Table(
     Column("starts", Integer, nullable=False, doc="How often it was begun."),
     Column("started_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger, nullable=True, doc="Set when the outcome is here."),
-    Column("outcome", Text, nullable=True, doc="JSON, without the message."),
-    Column("message", Text, nullable=True),
-    Column("ref", String(64), nullable=True),
-    Column("attempts", Text, nullable=False, doc="Failed attempts, a JSON list."),
+    Column("outcome", SealedText, nullable=True, doc="JSON, without the message."),
+    Column("message", SealedText, nullable=True),
+    Column("ref", DigestText(64), nullable=True),
+    Column("attempts", SealedText, nullable=False, doc="Failed attempts, a JSON list."),
     Index("perdure_effects_by_ref", "ref", sqlite_where=_IS_REF, postgresql_where=_IS_REF),
 )
 
@@ -157,10 +162,10 @@ approvals = Table(
     Column("run_id", String(64), nullable=False),
     Column("seq", BigInteger, nullable=False),
     Column("call_index", Integer, nullable=False),
-    Column("pending", Text, nullable=False, doc="PendingApproval of the documented format."),
+    Column("pending", SealedText, nullable=False, doc="PendingApproval of the documented format."),
     Column("created_at", BigInteger, nullable=False),
     Column("decided_at", BigInteger, nullable=True, index=True),
-    Column("decision", Text, nullable=True, doc="{approved, note?, by?} or {closed}."),
+    Column("decision", SealedText, nullable=True, doc="{approved, note?, by?} or {closed}."),
 )
 
 mirrors = Table(
@@ -185,9 +190,16 @@ claims = Table(
     metadata,
     Column("scope", String(240), primary_key=True, doc="What is done, and to which session."),
     Column("key", String(255), primary_key=True, doc="The caller's idempotency key."),
-    Column("request_hash", String(64), nullable=False),
+    Column("request_hash", DigestText(64), nullable=False),
     Column("state", String(16), nullable=False, doc="taken or completed."),
-    Column("response", Text, nullable=True, doc="JSON, once the request is completed."),
+    Column("response", SealedText, nullable=True, doc="JSON, once the request is completed."),
     Column("claimed_at", BigInteger, nullable=False),
     Column("completed_at", BigInteger, nullable=True, index=True, doc="Kept for 24 h from here."),
+)
+
+keys = Table(
+    "perdure_keys",
+    metadata,
+    Column("key_id", String(64), primary_key=True, doc="A key that content is encrypted with."),
+    Column("sealed", Text, nullable=False, doc="The key of the digests, sealed by this key."),
 )

@@ -23,6 +23,7 @@ from perdure.checkpoint_bridge.fold import SessionState
 from perdure.checkpoint_bridge.forking import Forkable, checkpoint_at, row_and_saves, tries
 from perdure.checkpoint_bridge.formats import CURRENT, LogFormats
 from perdure.checkpoint_bridge.hooks import SessionHooks
+from perdure.checkpoint_bridge.keyring import resolve
 from perdure.checkpoint_bridge.pruning import Prunable
 from perdure.checkpoint_bridge.record_events import record_events
 from perdure.checkpoint_bridge.stable_json import copy_json
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from perdure.checkpoint_bridge.approvals import ApprovalRow
+    from perdure.checkpoint_bridge.keyring import Encryption
     from perdure.checkpoint_bridge.retention import Retention
     from perdure.checkpoint_bridge.sessions import SessionRow
 
@@ -62,9 +64,11 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
         retention: how many sessions of an agent it keeps, and how long; default: all.
         hooks: what is told of the sessions that this object makes, writes to and deletes.
         formats: which formats of logs it reads (for tests of steps from one to the next).
+        encryption: keys that encrypt content at rest; default: those of
+            ``PERDURE_ENCRYPTION_KEYS``, if it is set. ``False``: none.
 
     Raises:
-        ConfigurationError: the address or the limit is wrong.
+        ConfigurationError: the address, the limit or a key is wrong.
     """
 
     def __init__(
@@ -76,9 +80,10 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
         retention: Retention | None = None,
         hooks: SessionHooks = NO_HOOKS,
         formats: LogFormats = CURRENT,
+        encryption: Encryption = None,
     ) -> None:
         self.history_limit = check_history_limit(history_limit)
-        super().__init__(Database(url, create=create))
+        super().__init__(Database(url, create=create, keys=resolve(encryption)))
         self.retention = retention
         self.hooks = hooks
         self.formats = formats

@@ -14,6 +14,7 @@ from perdure.checkpoint_bridge.event_log import read_events
 from perdure.checkpoint_bridge.ledger import idempotency_key, log_uid
 from perdure.checkpoint_bridge.messages import text_of
 from perdure.checkpoint_bridge.schema import events, logs
+from perdure.checkpoint_bridge.sealing import is_sealed
 from perdure.checkpoint_bridge.tool_errors import UNKNOWN_OUTCOME
 
 if TYPE_CHECKING:
@@ -115,13 +116,12 @@ def turn_starts(
     name, value = ("runId", run_id) if claim is None else ("claim", claim)
     query = (
         select(events.c.seq, events.c.data)
-        .where(
-            events.c.log_id == log_id,
-            events.c.type == ev.TURN_START,
-            events.c.data.contains(f'"{name}":{ev.dump(value)}', autoescape=True),
-        )
+        .where(events.c.log_id == log_id, events.c.type == ev.TURN_START)
         .order_by(events.c.seq.desc())
     )
+    if not is_sealed(connection):
+        says = events.c.data.contains(f'"{name}":{ev.dump(value)}', autoescape=True)
+        query = query.where(says)
     found = [TurnStart(row.seq + 1, json.loads(row.data)) for row in connection.execute(query)]
     return [start for start in found if start.data.get(name) == value]
 

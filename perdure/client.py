@@ -367,7 +367,11 @@ class _Connecting:
         store, temporal = options.pop("store"), options.pop("temporal")
         namespace, create = options.pop("namespace"), options.pop("create")
         mirror, keys = options.pop("mirror"), resolve(options.pop("encryption"))
-        sessions = SqlStore(store, create=create) if isinstance(store, str) else store
+        sessions = (
+            SqlStore(store, create=create, encryption=keys or False)
+            if isinstance(store, str)
+            else store
+        )
         resources = contextlib.AsyncExitStack()
         await sessions.open()
         try:
@@ -407,7 +411,8 @@ def connect(
         task_queue: where workers serve the agents.
         workflow_id_prefix: put before session ids, where other workflows share the namespace.
         create: make a SQLite store that does not exist.
-        encryption: keys that encrypt what Temporal gets, around whatever codec a given client has;
+        encryption: keys that encrypt what Temporal gets, around whatever codec a given client has,
+            and the content of a store that is given by its address;
             default: those of ``PERDURE_ENCRYPTION_KEYS``, if it is set. ``False``: none.
 
     Raises:

@@ -8,7 +8,7 @@ attributes and times stay as they are (``docs/security.md`` has the list).
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
@@ -27,17 +27,22 @@ from temporalio.exceptions import ApplicationError
 from temporalio.plugin import SimplePlugin
 
 from perdure.checkpoint_bridge.errors import ConfigurationError, EncryptionKeyError
-from perdure.checkpoint_bridge.keyring import Keyring, missing_key
+from perdure.checkpoint_bridge.keyring import Encryption, Keyring, missing_key, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from temporalio.converter import SerializationContext
 
-__all__ = ["EncryptionCodec", "Keyring", "encrypting", "is_private", "with_encryption"]
-
-Encryption = Keyring | Literal[False] | None
-"""How ``encryption=`` is given: keys; ``None`` for those of the environment; ``False`` for none."""
+__all__ = [
+    "Encryption",
+    "EncryptionCodec",
+    "Keyring",
+    "encrypting",
+    "is_private",
+    "resolve",
+    "with_encryption",
+]
 
 ENCODING = b"binary/encrypted"
 """Marks an encrypted payload, as in Temporal's own samples."""
@@ -102,23 +107,6 @@ class _Chain(PayloadCodec, WithSerializationContext):
         if not isinstance(self._inner, WithSerializationContext):
             return self
         return _Chain(self._inner.with_context(context), self.outer)
-
-
-def resolve(encryption: Encryption) -> Keyring | None:
-    """The keys that an ``encryption=`` argument means.
-
-    Raises:
-        ConfigurationError: it is something else, or the environment's keys have another form.
-    """
-    given: Any = encryption
-    if isinstance(given, Keyring):
-        return given
-    if given is None:
-        return Keyring.from_environment()
-    if given is not False:
-        msg = f"encryption is a Keyring, False or None, not {type(given).__name__}."
-        raise ConfigurationError(msg, field="encryption")
-    return None
 
 
 def with_encryption(converter: DataConverter, keys: Keyring) -> DataConverter:

@@ -39,7 +39,8 @@ class PerdurePlugin(SimplePlugin):
         agents: who is served, by name.
         store: the store's address, or a store. It is opened and closed with the worker.
         mirrors: stores in the documented format, or their addresses, that get every save.
-        encryption: keys that encrypt what Temporal gets; default: those of
+        encryption: keys that encrypt what Temporal gets, and the content of a store that is given
+            by its address; default: those of
             ``PERDURE_ENCRYPTION_KEYS``, if it is set. ``False``: none.
 
     Raises:
@@ -63,7 +64,7 @@ class PerdurePlugin(SimplePlugin):
             else lambda given: with_encryption(given or DataConverter.default, keys),
         )
         self._agents = tuple(agents)
-        self._encrypts = keys is not None
+        self._keys = keys
         self._store = store
         self._mirrors = mirrors
 
@@ -76,11 +77,15 @@ class PerdurePlugin(SimplePlugin):
         """
         config = super().configure_worker(config)
         converter = config["client"].data_converter
-        if self._encrypts and not is_encrypting(converter.payload_codec):
+        if self._keys is not None and not is_encrypting(converter.payload_codec):
             msg = "The worker's client does not encrypt: its data converter is not this plugin's."
             hint = "Give PerdurePlugin to Client.connect(plugins=…), behind those that set a codec."
             raise ConfigurationError(msg, field="encryption", hint=hint)
-        store = SqlStore(self._store) if isinstance(self._store, str) else self._store
+        store = (
+            SqlStore(self._store, encryption=self._keys or False)
+            if isinstance(self._store, str)
+            else self._store
+        )
         ours = activities(self._agents, store, tool_threads(), private=is_private(converter))
         config["activities"] = [*(config.get("activities") or ()), *ours]
         throttle = config.get("max_heartbeat_throttle_interval", HEARTBEAT_EVERY)

@@ -206,7 +206,8 @@ async def run_worker(
         namespace: the Temporal namespace, with an address.
         task_queue: where runs of these agents are started.
         mirrors: stores in the documented format, or their addresses, that get every save.
-        encryption: keys that encrypt what Temporal gets, around whatever codec a given client has;
+        encryption: keys that encrypt what Temporal gets, around whatever codec a given client has,
+            and the content of a store that is given by its address;
             default: those of ``PERDURE_ENCRYPTION_KEYS``, if it is set. ``False``: none.
 
     Raises:
@@ -215,7 +216,7 @@ async def run_worker(
         TemporalUnavailableError: Temporal does not answer.
     """
     keys = resolve(encryption)
-    sessions = SqlStore(store) if isinstance(store, str) else store
+    sessions = SqlStore(store, encryption=keys or False) if isinstance(store, str) else store
     if temporal is None or isinstance(temporal, str):
         temporal = await connect_temporal(temporal, namespace, encryption=keys or False)
     else:

@@ -30,6 +30,12 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_perdure_inputs_digest"), "perdure_inputs", ["digest"], unique=False)
     op.create_table(
+        "perdure_keys",
+        sa.Column("key_id", sa.String(length=64), nullable=False),
+        sa.Column("sealed", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("key_id"),
+    )
+    op.create_table(
         "perdure_logs",
         sa.Column(
             "id",
@@ -183,7 +189,7 @@ def upgrade() -> None:
         sa.Column("head", sa.BigInteger(), nullable=False),
         sa.Column("writer", sa.String(length=64), nullable=True),
         sa.Column("agent", sa.String(length=200), nullable=False),
-        sa.Column("title", sa.String(length=200), nullable=False),
+        sa.Column("title", sa.Text(), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.Column("updated_at", sa.BigInteger(), nullable=False),
         sa.Column("has_checkpoint", sa.Boolean(), nullable=False),

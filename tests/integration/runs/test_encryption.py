@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import logging
 import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from temporalio.api.common.v1 import Payload, WorkflowExecution
 from temporalio.api.query.v1 import WorkflowQuery
 from temporalio.api.sdk.v1 import WorkflowMetadata
@@ -17,6 +24,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter, DefaultFailureConverter, PayloadCodec
 
 from perdure import Agent, PropagatingToolError, tool
+from perdure.activities import metrics
 from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
     EncryptionKeyError,
@@ -31,6 +39,7 @@ from perdure.worker import serving
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from tests.integration.runs.conftest import Bench
 
@@ -81,10 +90,27 @@ async def raw(bench: Bench) -> bytes:
     return b"\n".join(found)
 
 
-async def test_r18_no_canary_in_temporal_or_the_logs(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.fixture
+def at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment's keys encrypt stores that are opened by their address."""
+    monkeypatch.setenv("PERDURE_ENCRYPTION_KEYS", "k1:" + base64.b64encode(b"1" * 32).decode())
+
+
+@pytest.mark.usefixtures("at_rest")
+async def test_r18_no_canary_in_temporal_the_store_the_logs_traces_and_metrics(
+    bench: Bench,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """In prompt, arguments, results, error texts, decisions, state, metadata, keys: nowhere."""
+    spans, reader = InMemorySpanExporter(), InMemoryMetricReader()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    meter = MeterProvider([reader]).get_meter("test")
+    monkeypatch.setattr(metrics, "_duration", meter.create_histogram("duration"))
+    monkeypatch.setattr(metrics, "_tokens", meter.create_histogram("tokens"))
     for name in ("OPENAI_API_KEY", "TILL_PASSWORD"):
         monkeypatch.setenv(name, f"{MARKER}-{name}")
     caplog.set_level(logging.DEBUG, logger="perdure")
@@ -119,12 +145,23 @@ async def test_r18_no_canary_in_temporal_or_the_logs(
         with pytest.raises(PropagatingToolError, match=MARKER):
             await bench.client.execute("till", f"And {MARKER} again", session_id=bench.session)
         failed = await raw(bench)
+        # The write-ahead log is there while the store is open.
+        stored = [(tmp_path / f"perdure.db{end}").read_bytes() for end in ("", "-wal")]
+    for seen in stored:
+        assert MARKER.encode() not in seen
+        assert MARKER.encode("utf-16-le") not in seen
+    assert any(b"enc:1:k1:" in seen for seen in stored)
     for seen in (at_pause, finished, failed):
         assert MARKER.encode() not in seen
         assert b"binary/encrypted" in seen
         assert bench.session.encode() in seen
     assert b"Encoded failure" in failed
     assert MARKER not in caplog.text
+    traced = "".join(span.to_json() for span in spans.get_finished_spans())
+    measured = reader.get_metrics_data()
+    assert measured is not None
+    assert "execute_tool broken" in traced
+    assert MARKER not in traced + measured.to_json()
     # The store has it all, and the log says what failed without saying what about.
     assert MARKER in str(await bench.record())
     assert "Tool broken failed: ValueError" in caplog.text
@@ -282,7 +319,7 @@ async def test_the_environments_keys_are_used(
     monkeypatch.setenv("PERDURE_ENCRYPTION_KEYS", "k1:" + "MTEx" * 10 + "MTE=")
     async with connect(store_url, temporal=temporal_address) as client:
         assert isinstance(client.temporal.data_converter.payload_codec, EncryptionCodec)
-    async with connect(store_url, temporal=temporal_address, encryption=False) as client:
+    async with connect("sqlite://", temporal=temporal_address, encryption=False) as client:
         assert client.temporal.data_converter.payload_codec is None
     monkeypatch.setenv("PERDURE_ENCRYPTION_KEYS", "k1:short")
     with pytest.raises(PerdureError, match="key"):
