@@ -22,6 +22,13 @@ if TYPE_CHECKING:
         encode_bytes,
     )
     from perdure.checkpoint_bridge.derived import derive_messages
+    from perdure.checkpoint_bridge.entry_stores import (
+        ConversationInfo,
+        JsonLinesStore,
+        SessionStore,
+        SqlEntries,
+        session_info,
+    )
     from perdure.checkpoint_bridge.fingerprints import (
         AgentFingerprint,
         describe_drift,
@@ -62,10 +69,12 @@ __all__ = [
     "ApprovalDecision",
     "Checkpoint",
     "CheckpointStore",
+    "ConversationInfo",
     "ExecutionSnapshot",
     "ForkPatch",
     "HistoryEntry",
     "Imported",
+    "JsonLinesStore",
     "KeyValueStore",
     "LoushoFileStore",
     "LoushoSqliteStore",
@@ -77,6 +86,8 @@ __all__ = [
     "Retention",
     "RunUsage",
     "SessionHooks",
+    "SessionStore",
+    "SqlEntries",
     "SqlStore",
     "StepUsage",
     "StoredApproval",
@@ -99,6 +110,7 @@ __all__ = [
     "mirroring",
     "new_session_messages",
     "normalize_arguments",
+    "session_info",
     "split_pending_turn",
     "text_of",
     "tool_error_result",
@@ -129,6 +141,13 @@ _MODULES = {
     "lousho_sqlite": ("LoushoSqliteStore",),
     "messages": ("Message", "ToolCall", "text_of"),
     "mirror": ("Mirror", "mirroring"),
+    "entry_stores": (
+        "ConversationInfo",
+        "JsonLinesStore",
+        "SessionStore",
+        "SqlEntries",
+        "session_info",
+    ),
     "hooks": ("SessionHooks",),
     "retention": ("Retention",),
     "sql_store": ("MemoryStore", "SqlStore"),

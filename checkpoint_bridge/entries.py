@@ -47,6 +47,11 @@ class Entry:
     """Unix milliseconds."""
     data: dict[str, Any]
 
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Entry:
+        """Read an entry as :meth:`to_json` gives it."""
+        return cls(EntryTypes(value["type"]), value["sequence"], value["timeMs"], value["data"])
+
     def to_json(self) -> dict[str, Any]:
         """The entry as the schema has it."""
         return {
