@@ -349,6 +349,10 @@ def test_an_agent_takes_the_options() -> None:
         on_turn_stopping=hook,
     )
     assert (agent.history_policy, agent.on_turn_stopping) == (no_progress, hook)
+    faden = Agent("a", provider=ScriptedModel([]), profile="faden")
+    assert (faden.history_policy, faden.history_budget) == ("exclude_unfinished", Tokens(100_000))
+    mine = Agent("a", provider=ScriptedModel([]), profile="faden", history_policy="keep")
+    assert (mine.history_policy, mine.history_budget) == ("keep", faden.history_budget)
 
 
 # -- rewrites and turns ----------------------------------------------------------------------
