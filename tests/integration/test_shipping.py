@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import time
+import uuid
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -34,6 +38,36 @@ def test_a_file_is_what_its_tool_expects(command: tuple[str, ...]) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_composed_processes_run(
+    tmp_path: Path, temporal_address: str, postgres_url: str
+) -> None:
+    """The commands and the environment of the compose file, with the addresses of this machine."""
+    services = yaml.safe_load((DOCKER / "compose.yaml").read_text("utf-8"))["services"]
+    ready = tmp_path / "ready"
+    here = {
+        "TEMPORAL_ADDRESS": temporal_address,
+        "PERDURE_STORE": postgres_url,
+        "PERDURE_READY_FILE": str(ready),
+        "PERDURE_TASK_QUEUE": f"queue-{uuid.uuid4().hex}",
+        "OPENAI_API_KEY": "none-is-called",
+    }
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, **services[name]["environment"], **here}
+        del environment["OTEL_EXPORTER_OTLP_ENDPOINT"]
+        command = [sys.executable, "-m", "perdure", *services[name]["command"]]
+        return subprocess.Popen(command, cwd=DOCKER / "agents", env=environment)
+
+    setup = start("setup")
+    assert setup.wait(60) == 0
+    worker = start("worker")
+    while not ready.exists():
+        assert worker.poll() is None
+        time.sleep(0.05)
+    worker.terminate()
+    assert worker.wait(60) == 0
 
 
 def test_they_set_what_the_program_reads() -> None:
