@@ -86,6 +86,9 @@ __all__ = [
 ]
 
 
+_LONGEST = 10_000
+
+
 class PerdureError(Exception):
     """Base of all. ``str(error)`` is one line that a user can act on."""
 
@@ -95,6 +98,9 @@ class PerdureError(Exception):
     """Attributes besides code and hint that cross a process boundary."""
 
     def __init__(self, message: str, *, code: str | None = None, hint: str | None = None) -> None:
+        if len(message) > _LONGEST:
+            # A failure that is too large for Temporal would never get there, and be tried again.
+            message = f"{message[:_LONGEST]}… (cut; it had {len(message):,} characters)"
         super().__init__(message)
         self.message = message
         if code is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ from temporalio.client import Client as TemporalClient
 from perdure.activities.wire import INPUT_REF
 from perdure.checkpoint_bridge.checkpoint import RunUsage
 from perdure.checkpoint_bridge.errors import (
-    ConfigurationError,
     SessionAwaitingApprovalError,
     SessionConflictError,
 )
@@ -23,7 +21,6 @@ from perdure.checkpoint_bridge.ids import check_session_id
 from perdure.checkpoint_bridge.mirror import mirroring
 from perdure.checkpoint_bridge.sessions import CLEARED, CREATED, refuse_ended
 from perdure.checkpoint_bridge.sql_store import SqlStore
-from perdure.checkpoint_bridge.stable_json import MAX_NESTING, is_deeper
 from perdure.checkpoint_bridge.store import session_not_found
 from perdure.checkpoint_bridge.transcript import input_messages
 from perdure.client_approvals import ClientApprovals
@@ -33,6 +30,7 @@ from perdure.foreign import ForeignSessions
 from perdure.results import Fork, RunResult
 from perdure.session_runs import SessionRuns
 from perdure.sessions.directory import Sessions
+from perdure.sizes import bounded, json_text
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -47,9 +45,6 @@ if TYPE_CHECKING:
 
 INPUT_LIMIT = 64 * 1024
 """Bytes of input that the start request holds itself; more goes through the store."""
-
-VALUE_LIMIT = 512 * 1024
-"""Bytes of ``business_state`` and of ``metadata``, which travel in the start request."""
 
 
 class Client:
@@ -202,9 +197,9 @@ class Client:
         request: dict[str, Any] = {"agent": agent, "session_id": session_id}
         request.update(await self._input(session_id, input))
         if business_state is not UNSET:
-            request["business_state"] = _bounded("business_state", business_state)
+            request["business_state"] = bounded("business_state", business_state)
         if metadata is not None:
-            request["metadata"] = _bounded("metadata", metadata)
+            request["metadata"] = bounded("metadata", metadata)
         if max_steps is not None:
             request["max_steps"] = max_steps
         if claim is not None:
@@ -339,7 +334,7 @@ class Client:
         )
 
     async def _input(self, session_id: str, given: Any) -> dict[str, Any]:
-        if len(_json("input", given)) <= INPUT_LIMIT:
+        if len(json_text("input", given)) <= INPUT_LIMIT:
             return {"input": given}
         return {INPUT_REF: await self.store.put_input(session_id, input_messages(given))}
 
@@ -432,22 +427,3 @@ def connect(
             "encryption": encryption,
         }
     )
-
-
-def _json(name: str, value: Any) -> str:
-    if is_deeper(value):
-        msg = f"{name} is nested deeper than {MAX_NESTING} levels."
-        raise ConfigurationError(msg, field=name)
-    try:
-        return json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        msg = f"{name} is not JSON: {error}"
-        raise ConfigurationError(msg, field=name) from error
-
-
-def _bounded(name: str, value: Any) -> Any:
-    size = len(_json(name, value))
-    if size > VALUE_LIMIT:
-        msg = f"{name} is {size:,} bytes of JSON; at most {VALUE_LIMIT:,} can be sent."
-        raise ConfigurationError(msg, field=name)
-    return value

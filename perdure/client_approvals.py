@@ -22,6 +22,7 @@ from perdure.checkpoint_bridge.fork import UNSET
 from perdure.checkpoint_bridge.lineage import ancestors
 from perdure.connection import rpc_failure, update
 from perdure.run_handle import RunHandle, run_error
+from perdure.sizes import bounded
 
 if TYPE_CHECKING:
     from perdure.checkpoint_bridge.approvals import ApprovalRow
@@ -199,11 +200,11 @@ def _decision(
     """A decision as the signal and the update take it: absent values have no key."""
     decision: dict[str, Any] = {"id": approval_id, "approved": approved}
     if note is not None:
-        decision["note"] = note
+        decision["note"] = bounded("note", note)
     if by is not None:
-        decision["by"] = by
+        decision["by"] = bounded("by", by)
     if result is not UNSET:
-        decision["result"] = result
+        decision["result"] = bounded("result", result)
     if scope not in (None, ONCE):
         decision["scope"] = scope
     return decision
