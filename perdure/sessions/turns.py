@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from perdure.run_handle import RunHandle
 
 _TRIES = 50
-_PAUSE = 0.05
 
 
 class Turns(SessionPart):
@@ -285,21 +283,12 @@ class Turns(SessionPart):
                     **more,
                 )
             except SessionBusyError:
-                running = await self.client.running(self.session_id)
-                if running is None:
-                    continue
-                if policy == "wait":
-                    await _end_of(running)
-                elif await self._is_over(running):
-                    await asyncio.sleep(_PAUSE)
-                else:
+                if policy != "wait":
                     raise
+                running = await self.client.running(self.session_id)
+                if running is not None:
+                    await _end_of(running)
         raise self._busy()
-
-    async def _is_over(self, running: RunHandle) -> bool:
-        """Whether the turn of a run has ended, and only Temporal has not been told yet."""
-        row = await self.store.session(self.session_id)
-        return row is not None and row.writer == running.run_id and not row.is_busy
 
     async def _turn_policy(self, row: SessionRow | None) -> TurnPolicy:
         """The policy of the agent whose turn may be going on, as it was when that one began."""
