@@ -69,7 +69,7 @@ async def fill(store: SqlStore) -> None:
     )
 
 
-async def test_no_content_is_in_the_rows_and_all_of_it_is_read(sql_url: str) -> None:
+async def test_f110_no_content_is_in_the_rows_and_all_of_it_is_read(sql_url: str) -> None:
     async with SqlStore(sql_url, encryption=KEYS) as store:
         await fill(store)
     found = rows(sql_url)
@@ -159,8 +159,8 @@ async def test_a_store_that_was_begun_in_clear_goes_on_encrypted(store_url: str)
     assert "kangaroo" not in found
 
 
-async def test_a_new_file_is_for_its_owner_only(tmp_path: Path) -> None:
-    """F110: also the files that SQLite puts beside it."""
+async def test_f110_a_new_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    """Also the files that SQLite puts beside it."""
     async with SqlStore(f"sqlite:///{tmp_path / 'perdure.db'}") as store:
         await store.save("trip", record("x"))
         modes = {entry.name: entry.stat().st_mode & 0o777 for entry in os.scandir(tmp_path)}
