@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.checkpoint_bridge.events import dump
+from perdure.checkpoint_bridge.lineage import ancestors
 from perdure.checkpoint_bridge.stable_json import MAX_NESTING, is_deeper
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class SessionHeader:
             id=row.session_id,
             created_at=row.created_at,
             cwd=kept.get("cwd"),
-            parent_session=row.parent_session,
+            parent_session=row.parent_session or next(iter(ancestors(row.session_id)), None),
             is_seeded=kept.get("isSeeded", False),
             inherited_event_count=kept.get("inheritedEventCount", 0),
             delegation_depth=kept.get("delegationDepth"),

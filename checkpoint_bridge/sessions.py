@@ -13,7 +13,7 @@ from perdure.checkpoint_bridge.blobs import drop_unused
 from perdure.checkpoint_bridge.errors import SessionEndedError
 from perdure.checkpoint_bridge.headers import SESSION_FORMAT_VERSION, header_text
 from perdure.checkpoint_bridge.inputs import drop_inputs
-from perdure.checkpoint_bridge.lineage import ancestors
+from perdure.checkpoint_bridge.lineage import ancestors, depth_of
 from perdure.checkpoint_bridge.schema import approvals, effects, events, logs, saves, sessions
 
 if TYPE_CHECKING:
@@ -182,7 +182,9 @@ def open_row(
     """
     row = find_session(connection, session_id)
     if row is None:
-        return create_session(connection, session_id, agent=agent, time_ms=time_ms), True
+        header = header_text(delegation_depth=depth_of(session_id) or None)
+        made = create_session(connection, session_id, agent=agent, time_ms=time_ms, header=header)
+        return made, True
     refuse_ended(row)
     return row, False
 

@@ -13,6 +13,8 @@ from sqlalchemy.engine import Engine
 from perdure.checkpoint_bridge import ForkPatch, events as ev
 from perdure.checkpoint_bridge.errors import CheckpointNotFoundError
 from perdure.checkpoint_bridge.events import NewEvent
+from perdure.checkpoint_bridge.headers import SessionHeader
+from perdure.checkpoint_bridge.lineage import child_session_id
 
 
 async def checkpoint(store: Any, session_id: str) -> str:
@@ -242,3 +244,19 @@ async def test_the_cached_state_is_what_a_fresh_fold_gives(store, begin, make):
         fresh = await store.state(state, head)
         assert fresh.through == head
         assert json.dumps(fresh.checkpoint("trip", status="", finish_reason="")) == expected
+
+
+async def test_f8_a_header_says_whose_sub_agent_a_session_is(store, begin):
+    run = await begin(store)
+    child = child_session_id("trip", run.log_id, 2, 0)
+    grandchild = child_session_id(child, 7, 2, 1)
+    for session_id, depth, parent in (
+        ("trip", None, None),
+        (child, 1, "trip"),
+        (grandchild, 2, child),
+    ):
+        if depth:
+            await begin(store, session_id)
+        header = SessionHeader.of(await store.session(session_id))
+        assert (header.delegation_depth, header.parent_session) == (depth, parent)
+        assert header.to_json().get("delegationDepth") == depth
