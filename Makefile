@@ -45,8 +45,11 @@ types: $(VENV)/.dev  ## Check types, those of the code in README and docs too
 	$(BIN)/python -m tests.doc_blocks $(BLOCKS)
 	$(BIN)/mypy --config-file docs/site/mypy.ini $(BLOCKS)
 
-tests: $(VENV)/.dev  ## The three tiers in one run
-	$(BIN)/pytest $(ARGS)
+# Most tests wait for services more than they compute, so more of them run than there are cores;
+# those that kill processes and look at the clock get the machine for fewer at a time.
+tests: $(VENV)/.dev  ## The three tiers
+	$(BIN)/pytest tests/unit tests/integration -n 4 --dist loadfile $(ARGS)
+	$(BIN)/pytest tests/acceptance -n 2 --dist loadfile $(ARGS)
 
 unit integration acceptance: %: $(VENV)/.dev  ## One tier
 	$(BIN)/pytest tests/$* $(ARGS)
