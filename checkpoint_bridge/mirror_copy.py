@@ -18,9 +18,10 @@ from perdure.checkpoint_bridge.event_log import read_events
 from perdure.checkpoint_bridge.events import iso
 from perdure.checkpoint_bridge.fold import SessionState
 from perdure.checkpoint_bridge.key_value import KeyValueStore
+from perdure.checkpoint_bridge.lineage import ancestors, call_of
 from perdure.checkpoint_bridge.lousho_files import LoushoFileStore
 from perdure.checkpoint_bridge.lousho_sqlite import LoushoSqliteStore
-from perdure.checkpoint_bridge.snapshots import stored_approval
+from perdure.checkpoint_bridge.snapshots import around, stored_approval
 from perdure.checkpoint_bridge.sql_store import SqlStore
 from perdure.checkpoint_bridge.stable_json import copy_json, json_equal
 from perdure.checkpoint_bridge.store import ApprovalStore, BulkStore, DatedStore, HistoryStore
@@ -28,9 +29,11 @@ from perdure.checkpoint_bridge.store import ApprovalStore, BulkStore, DatedStore
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from perdure.checkpoint_bridge.approvals import ApprovalRow
     from perdure.checkpoint_bridge.mirror_rows import Behind
     from perdure.checkpoint_bridge.stable_json import JsonObject
     from perdure.checkpoint_bridge.store import CheckpointStore
+    from perdure.checkpoint_bridge.stored import StoredApproval
 
 _CACHED_LOGS = 64
 _OURS = (SqlStore, LoushoSqliteStore, LoushoFileStore, KeyValueStore)
@@ -58,7 +61,7 @@ class Copier:
                 await self._save(session.session_id, group)
                 group = []
                 await self._copy_approval(self.target, await self.record(session, save), save)
-                if decided not in (None, save.approval_id):
+                if decided not in (None, save.approval_id) and await self._is_over(str(decided)):
                     with contextlib.suppress(ConfigurationError):
                         await self.target.claim_approval_at(str(decided), save.saved_at)
             record = await self.record(session, save)
@@ -87,11 +90,46 @@ class Copier:
         row = await self.source.approval(save.approval_id)
         if row is None:
             return
-        approval = stored_approval(record, row.pending, row.call_index)
+        session_id = str(record["sessionId"])
+        if row.session_id == session_id and await self._is_told_above(row):
+            return
+        approval = await self._approval(record, row)
         if approval is not None:
             # An id from elsewhere may be none that the form takes; the checkpoint can go.
             with contextlib.suppress(ConfigurationError):
                 await target.save_approval_at(approval, save.saved_at)
+
+    async def _is_over(self, approval_id: str) -> bool:
+        """Whether an approval that no save names any more was decided.
+
+        One of a sub-agent may wait on while another call of its parent has got its result.
+        """
+        row = await self.source.approval(approval_id)
+        return row is None or row.decided_at is not None
+
+    async def _is_told_above(self, row: ApprovalRow) -> bool:
+        """Whether the run above has the approval: its snapshot has that of the sub-agent in it."""
+        for above in ancestors(row.session_id)[-1:]:
+            found = await self.source.session(above)
+            return found is not None and found.approval_id == row.id
+        return False
+
+    async def _approval(self, record: JsonObject, row: ApprovalRow) -> StoredApproval | None:
+        """The pause that a record names: its own, or that of a sub-agent with all above it."""
+        session_id = str(record["sessionId"])
+        if row.session_id == session_id:
+            return stored_approval(record, row.pending, row.call_index)
+        below = await self.source.load(row.session_id)
+        approval = stored_approval(plain(below), row.pending, row.call_index) if below else None
+        call = call_of(row.session_id)
+        while approval is not None and call is not None:
+            parent, _, _, index = call
+            if parent == session_id:
+                return around(record, approval, index)
+            between = await self.source.load(parent)
+            approval = around(plain(between), approval, index) if between else None
+            call = call_of(parent)
+        return None
 
     async def place(self, session: Behind, saves: Sequence[Any]) -> int:
         """Find the save that the target has reached: what follows it is to be written.

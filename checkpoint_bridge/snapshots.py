@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint_bridge._record import member, plain_list
+from perdure.checkpoint_bridge._record import member, plain, plain_list
 from perdure.checkpoint_bridge.checkpoint import ExecutionSnapshot, PendingApproval
 from perdure.checkpoint_bridge.stable_json import copy_json, parse_json
 from perdure.checkpoint_bridge.stored import StoredApproval
@@ -13,7 +13,7 @@ from perdure.checkpoint_bridge.transcript import calls_of
 if TYPE_CHECKING:
     from perdure.checkpoint_bridge.stable_json import JsonObject
 
-__all__ = ["last_calls", "stored_approval"]
+__all__ = ["around", "last_calls", "stored_approval"]
 
 
 def stored_approval(
@@ -29,12 +29,45 @@ def stored_approval(
     Returns:
         ``None`` when the checkpoint does not have the call.
     """
+    snapshot = _snapshot(record, call_index)
+    if snapshot is None:
+        return None
+    if "args" not in pending:
+        pending = {**pending, "args": _arguments(snapshot["pendingToolCall"])}
+    return StoredApproval(
+        PendingApproval.from_json(copy_json(pending)),
+        ExecutionSnapshot.from_json(copy_json(snapshot)),
+    )
+
+
+def around(record: JsonObject, inner: StoredApproval, call_index: int) -> StoredApproval | None:
+    """A sub-agent's pause as the run above it has it: its snapshot, with the other one in it.
+
+    Args:
+        record: the checkpoint of the run above.
+        inner: the pause of the sub-agent.
+        call_index: which call of the last turn runs the sub-agent.
+    """
+    snapshot = _snapshot(record, call_index)
+    if snapshot is None:
+        return None
+    call = snapshot["pendingToolCall"]
+    below = plain(inner.snapshot)
+    snapshot["subagent"] = {
+        "toolCallId": member(call, "id"),
+        "toolName": member(member(call, "function"), "name"),
+        "args": _arguments(call),
+        "agentName": below.get("agent", ""),
+        "snapshot": below,
+    }
+    return StoredApproval(inner.pending, ExecutionSnapshot.from_json(copy_json(snapshot)))
+
+
+def _snapshot(record: JsonObject, call_index: int) -> dict[str, Any] | None:
     calls = last_calls(record)
     if call_index >= len(calls):
         return None
     call = calls[call_index]
-    if "args" not in pending:
-        pending = {**pending, "args": _arguments(call)}
     snapshot: dict[str, Any] = {
         "agent": record.get("agentId", ""),
         "currentMessages": record.get("messages", []),
@@ -46,10 +79,7 @@ def stored_approval(
     for key in ("usage", "agentFingerprint"):
         if key in record:
             snapshot[key] = record[key]
-    return StoredApproval(
-        PendingApproval.from_json(copy_json(pending)),
-        ExecutionSnapshot.from_json(copy_json(snapshot)),
-    )
+    return snapshot
 
 
 def last_calls(record: JsonObject) -> list[Any]:

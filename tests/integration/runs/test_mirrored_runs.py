@@ -123,3 +123,37 @@ async def test_a_rejection_in_the_middle_of_a_batch_save_for_save(bench, stores)
         assert await store.pending_approvals() == []
         assert found[3].checkpoint.approval_id == paused.approval_id
     await stores[0].close()
+
+
+async def test_a_pause_of_a_sub_agent_is_a_nested_snapshot(bench, stores):
+    clerk = Agent(
+        "clerk",
+        provider=bench.model([call("book", {"hotel": "Alba"})], "Booked."),
+        tools=[book],
+    )
+    model = bench.model(
+        [call("weather", {"city": "Rome"}), call("clerk", {"input": "Go"})], "Done."
+    )
+    lead = Agent("lead", provider=model, tools=[weather, clerk.as_tool()])
+    async with serving(bench.temporal, [lead], bench.store, task_queue=bench.queue, mirrors=stores):
+        paused = await bench.client.execute("lead", "Go", session_id=bench.session)
+        for store in stores:
+            await bench.until(lambda store=store: has_pause(store, bench.session))
+            (kept,) = await store.pending_approvals()
+            assert kept.pending.id == paused.approval_id
+            assert kept.pending.subagent_path == ["lead", "clerk"]
+            assert kept.pending.tool_name == "book"
+            assert kept.snapshot.agent == "lead"
+            assert kept.snapshot.subagent["agentName"] == "clerk"
+            inner = kept.snapshot.subagent["snapshot"]
+            assert inner["pendingToolCall"]["function"]["name"] == "book"
+        result = await bench.client.approvals.resolve(paused.approval_id, approved=True)
+        assert result.text == "Done."
+    for store in stores:
+        entries = await store.history(bench.session)
+        assert entries[0].checkpoint.status == "finished"
+
+
+async def has_pause(store: Any, session_id: str) -> bool:
+    checkpoint = await store.load(session_id)
+    return checkpoint is not None and checkpoint.approval_id is not None
