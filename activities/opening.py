@@ -419,6 +419,7 @@ class _Opener:
                 name: ToolPolicy(
                     timeout=agent.limits.tool_seconds(tool.timeout),
                     recovery=agent.recovery_of(tool),
+                    local=tool.local,
                 )
                 for name, tool in agent.tools.items()
             },

@@ -253,6 +253,8 @@ def _itself(value: Any) -> Any:
 
 def _beat_from_anywhere() -> Callable[..., None]:
     """Heartbeats for tools in threads too; temporalio's own needs the event loop's thread."""
+    if activity.info().is_local:
+        return lambda *_: None  # the workflow task that it is in is kept alive
     loop = asyncio.get_running_loop()
 
     def beat(*details: Any) -> None:

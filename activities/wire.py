@@ -7,8 +7,9 @@ open runs hold recorded values of every one of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable  # noqa: TC003 - _resolve looks at all hints here
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any, get_type_hints
 
 from perdure.checkpoint_bridge.events import (  # noqa: TC001 - the converter reads the hints
     NewEvent,
@@ -77,6 +78,8 @@ class ToolPolicy:
     timeout: float
     """Seconds that one attempt may take."""
     recovery: str = "rerun"
+    local: bool = False
+    """It runs inside the workflow task, as a local activity."""
 
 
 @dataclass
@@ -480,3 +483,17 @@ class Carry:
     decided: dict[str, DecisionRecord] = field(default_factory=dict)
     text: str = ""
     finish_reason: str = ""
+
+
+def _resolve(types: Iterable[Any]) -> None:
+    """Put types in the place of their names in the fields' hints.
+
+    Temporal's converter looks at the hints of each value that it reads, and to evaluate their
+    texts takes it most of its time.
+    """
+    for each in types:
+        if isinstance(each, type) and is_dataclass(each):
+            each.__annotations__ = get_type_hints(each)
+
+
+_resolve(list(vars().values()))

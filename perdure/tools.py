@@ -24,6 +24,8 @@ Recovery = Literal["rerun", "ambiguous", "ask"]
 """What happens to a call that was running when its worker died (``docs/how-a-run-works.md``)."""
 
 DEFAULT_TIMEOUT = timedelta(minutes=10)
+LOCAL_TIMEOUT = timedelta(seconds=1)
+"""The longest time of a local tool, and its default."""
 _RECOVERIES = typing.get_args(Recovery)
 
 
@@ -92,10 +94,11 @@ class Tool:
         name: str | None = None,
         description: str | None = None,
         needs_approval: bool | Callable[[Any], bool] = False,
-        timeout: float | timedelta = DEFAULT_TIMEOUT,
+        timeout: float | timedelta | None = None,
         recovery: Recovery | None = None,
         read_only: bool = False,
         idempotent: bool = False,
+        local: bool = False,
         retry_on: tuple[type[BaseException], ...] = (),
         max_result_chars: int | None = None,
         namespace: dict[str, Any] | None = None,
@@ -107,9 +110,19 @@ class Tool:
             raise ConfigurationError(msg, field="tools")
         self.description = inspect.cleandoc(description or function.__doc__ or "")
         self.needs_approval = needs_approval
+        self.local = local
+        if timeout is None:
+            timeout = LOCAL_TIMEOUT if local else DEFAULT_TIMEOUT
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
         if not seconds > 0:
             msg = f"The timeout of tool {self.name!r} is in seconds, above 0, not {timeout!r}."
+            raise ConfigurationError(msg, field="timeout")
+        longest = LOCAL_TIMEOUT.total_seconds()
+        if local and seconds > longest:
+            msg = (
+                f"Tool {self.name!r} is local, so its timeout is at most {longest:g} s, "
+                f"not {timeout!r}."
+            )
             raise ConfigurationError(msg, field="timeout")
         self.timeout = seconds
         if recovery is not None and recovery not in _RECOVERIES:
@@ -258,10 +271,11 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     needs_approval: bool | Callable[[Any], bool] = False,
-    timeout: float | timedelta = DEFAULT_TIMEOUT,
+    timeout: float | timedelta | None = None,
     recovery: Recovery | None = None,
     read_only: bool = False,
     idempotent: bool = False,
+    local: bool = False,
     retry_on: tuple[type[BaseException], ...] = (),
     max_result_chars: int | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
@@ -279,12 +293,14 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         needs_approval: ask a person before a call runs: always, or when the predicate says so of
             the validated arguments. A predicate that raises counts as yes.
         timeout: seconds (or a ``timedelta``) that one attempt may take; then the model gets an
-            error result of kind ``timeout``.
+            error result of kind ``timeout``. Default: ten minutes; of a local tool, one second.
         recovery: what happens to a call that was running when its worker died: ``rerun`` it
             with the same key, never run it again (``ambiguous``), or ``ask`` a person. Default:
             ``rerun`` for tools that are ``read_only`` or ``idempotent``, else the agent's.
         read_only: it changes nothing, so running it twice is harmless.
         idempotent: running it twice has the effect of running it once.
+        local: it is quick, a second at most: it runs inside the workflow task, which costs half of
+            what an activity of its own costs, and is as safe after a crash.
         retry_on: exceptions after which the effect may have happened; the call is repeated with
             the same key, as it is after timeouts and broken connections.
         max_result_chars: characters of its result that the model is shown; default: the agent's.

@@ -77,6 +77,8 @@ class RunLoop:
         """What was wrong with the last decision that was sent, for whoever sent it."""
         self.finish_reason = carry.finish_reason
         self._tasks: set[asyncio.Task[None]] = set()
+        self._local_calls = 0
+        """Local tool calls since the last model call."""
 
     def carry(self) -> Carry:
         """What the next execution needs to know."""
@@ -159,6 +161,7 @@ class RunLoop:
             trace=self.facts.trace,
         )
         turn = await model_dispatch.ask(task, self.facts)
+        self._local_calls = 0
         # The log has the answer, and what it means, already.
         self.log.head = turn.head
         self.facts.step = step
@@ -290,7 +293,11 @@ class RunLoop:
             digest=plan.digest if plan.reason is None else None,
             trace=self.facts.trace,
         )
-        return await run_call(plan, task, policy, activity_id, on_crash=self.facts.on_crash)
+        local = policy.local and self._local_calls < options.LOCAL_CALLS
+        self._local_calls += local
+        return await run_call(
+            plan, task, policy, activity_id, on_crash=self.facts.on_crash, local=local
+        )
 
     async def _record(self, ready: list[tuple[CallPlan, ToolOutcome]]) -> None:
         """Put results into the log, unless the only one of its segment did so itself."""

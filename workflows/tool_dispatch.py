@@ -17,7 +17,7 @@ from perdure.activities.failures import STORAGE_FAILED
 from perdure.activities.wire import ACTIVITY_TOOL, CallPlan, Content, ToolOutcome, ToolTask
 from perdure.checkpoint_bridge.tool_errors import TIMEOUT, tool_error_result
 from perdure.checkpoint_bridge.tool_results import error_result, unknown_outcome
-from perdure.workflows.options import HEARTBEAT, MAX_RERUNS, ONCE, TOOL_GRACE
+from perdure.workflows.options import HEARTBEAT, LOCAL_GRACE, MAX_RERUNS, ONCE, TOOL_GRACE
 from perdure.workflows.turn_ends import end_if_not_continued, is_lost
 
 if TYPE_CHECKING:
@@ -28,7 +28,13 @@ _STORE_PAUSE = timedelta(seconds=2)
 
 
 async def run_call(
-    plan: CallPlan, task: ToolTask, policy: ToolPolicy, activity_id: str, *, on_crash: str
+    plan: CallPlan,
+    task: ToolTask,
+    policy: ToolPolicy,
+    activity_id: str,
+    *,
+    on_crash: str,
+    local: bool,
 ) -> ToolOutcome:
     """Give a call's result: its own, or an error result when it cannot be known.
 
@@ -42,22 +48,17 @@ async def run_call(
     """
     while True:
         try:
-            outcome: ToolOutcome = await workflow.execute_activity(
-                ACTIVITY_TOOL,
-                task,
-                result_type=ToolOutcome,
-                activity_id=activity_id if task.attempt == 1 else f"{activity_id}.{task.attempt}",
-                start_to_close_timeout=timedelta(seconds=policy.timeout) + TOOL_GRACE,
-                heartbeat_timeout=HEARTBEAT,
-                retry_policy=ONCE,
-                cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-                summary=f"{plan.tool} {plan.call_id}"[:_SUMMARY_LENGTH],
-            )
+            if local:
+                outcome = await _dispatch_locally(task, policy)
+            else:
+                outcome = await _dispatch(plan, task, policy, activity_id)
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
             cause = error.cause
-            if is_lost(cause):
+            if local and isinstance(cause, TemporalTimeoutError):
+                local = False  # the store is away, or the worker is very busy
+            elif is_lost(cause):
                 end_if_not_continued(on_crash, f"a call of {plan.tool}")
                 if task.attempt > MAX_RERUNS:
                     return _error(plan, unknown_outcome(plan.tool))
@@ -73,6 +74,36 @@ async def run_call(
             task.attempt += 1
         else:
             return outcome
+
+
+async def _dispatch(
+    plan: CallPlan, task: ToolTask, policy: ToolPolicy, activity_id: str
+) -> ToolOutcome:
+    outcome: ToolOutcome = await workflow.execute_activity(
+        ACTIVITY_TOOL,
+        task,
+        result_type=ToolOutcome,
+        activity_id=activity_id if task.attempt == 1 else f"{activity_id}.{task.attempt}",
+        start_to_close_timeout=timedelta(seconds=policy.timeout) + TOOL_GRACE,
+        heartbeat_timeout=HEARTBEAT,
+        retry_policy=ONCE,
+        cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        summary=f"{plan.tool} {plan.call_id}"[:_SUMMARY_LENGTH],
+    )
+    return outcome
+
+
+async def _dispatch_locally(task: ToolTask, policy: ToolPolicy) -> ToolOutcome:
+    """Run a call inside the workflow task. After a crash the ledger knows of it, as of others."""
+    outcome: ToolOutcome = await workflow.execute_local_activity(
+        ACTIVITY_TOOL,
+        task,
+        result_type=ToolOutcome,
+        start_to_close_timeout=timedelta(seconds=policy.timeout) + LOCAL_GRACE,
+        retry_policy=ONCE,
+        cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+    )
+    return outcome
 
 
 def _error(plan: CallPlan, error: dict[str, Any]) -> ToolOutcome:

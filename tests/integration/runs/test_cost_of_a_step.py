@@ -24,6 +24,11 @@ async def look(place: str) -> str:
     return "seen " * 20
 
 
+@tool(read_only=True, local=True)
+async def glance(place: str) -> str:
+    return "seen " * 20
+
+
 class Counted(SqlStore):
     """A worker's store that counts what goes to its database."""
 
@@ -45,11 +50,11 @@ class Counted(SqlStore):
         return count
 
 
-async def cost(bench: Bench, steps: int, calls: int) -> Counter[str]:
+async def cost(bench: Bench, steps: int, *calls: str) -> Counter[str]:
     """Run ``steps`` steps of some calls each; what Temporal and the store had to do for it."""
     session = f"{bench.session}-{steps}"
-    turn = [call("look", {"place": str(number)}) for number in range(calls)]
-    agent = Agent("agent", provider=bench.model(*[turn] * steps, "Done."), tools=[look])
+    turn = [call(name, {"place": str(number)}) for number, name in enumerate(calls)]
+    agent = Agent("agent", provider=bench.model(*[turn] * steps, "Done."), tools=[look, glance])
     async with Counted(bench.store_url) as store:
         await store.count()
         async with serving(bench.temporal, [agent], store, task_queue=bench.queue):
@@ -64,13 +69,13 @@ async def cost(bench: Bench, steps: int, calls: int) -> Counter[str]:
     return found
 
 
-async def cost_of_a_step(bench: Bench, calls: int) -> dict[str, float]:
-    few, many = await cost(bench, _FEW, calls), await cost(bench, _MANY, calls)
+async def cost_of_a_step(bench: Bench, *calls: str) -> dict[str, float]:
+    few, many = await cost(bench, _FEW, *calls), await cost(bench, _MANY, *calls)
     return {name: (many[name] - few[name]) / (_MANY - _FEW) for name in many}
 
 
 async def test_a_step_with_one_call(bench: Bench) -> None:
-    found = await cost_of_a_step(bench, calls=1)
+    found = await cost_of_a_step(bench, "look")
     assert found.pop("bytes") < 4_000
     assert found == {
         "events": 12,
@@ -82,10 +87,23 @@ async def test_a_step_with_one_call(bench: Bench) -> None:
     }
 
 
+async def test_a_step_with_a_local_call(bench: Bench) -> None:
+    found = await cost_of_a_step(bench, "glance")
+    assert found.pop("bytes") < 3_000
+    assert found == {
+        "events": 7,
+        "activities": 1,
+        "local activities": 1,
+        "read transactions": 1,
+        "write transactions": 3,
+        "statements": 16,
+    }
+
+
 async def test_a_step_with_two_calls(bench: Bench) -> None:
     """Side by side: their results are written in call order, at most one by one."""
     steps = 4
-    found = await cost(bench, steps, calls=2)
+    found = await cost(bench, steps, "look", "look")
     assert found["activities"] == 3 * steps + 1
     # One more opens the run.
     assert steps < found["local activities"] <= 2 * steps + 1

@@ -1,0 +1,148 @@
+"""Quick tools that run inside the workflow task: half the dispatches, and as safe as the others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from perdure import Agent, ToolContext, tool
+from perdure.checkpoint_bridge.errors import ConfigurationError
+from perdure.checkpoint_bridge.ledger import EffectId
+from perdure.testing import call
+from perdure.workflows import options
+
+if TYPE_CHECKING:
+    from tests.integration.runs.conftest import Bench
+
+
+@tool(local=True, read_only=True)
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+async def activities(bench: Bench) -> Counter[str]:
+    """The ordinary activities of a run, by type."""
+    (history,) = await bench.histories()
+    return Counter(
+        event.activity_task_scheduled_event_attributes.activity_type.name
+        for event in history.events
+        if event.HasField("activity_task_scheduled_event_attributes")
+    )
+
+
+async def contents(bench: Bench) -> list[Any]:
+    return [json.loads(message["content"]) for message in await bench.results()]
+
+
+async def test_a_local_call_needs_no_activity_of_its_own(bench: Bench, session: str) -> None:
+    model = bench.model([call("add", {"a": 1, "b": 2})], "Three.")
+    async with bench.serving(Agent("agent", provider=model, tools=[add])):
+        result = await bench.client.execute("agent", "Add", session_id=session)
+    assert result.text == "Three."
+    assert await contents(bench) == [3]
+    assert await activities(bench) == {"call_model": 2}
+    (announced,), (told,) = await bench.events("tool/call"), await bench.events("tool/result")
+    assert announced.seq < told.seq
+
+
+async def test_a_workflow_task_holds_a_few_of_them(bench: Bench, session: str) -> None:
+    """The others of a large batch are ordinary; and all results are in call order."""
+    many = 3 * options.LOCAL_CALLS
+    calls = [call("add", {"a": number, "b": 0}) for number in range(many)]
+    model = bench.model(calls, "Done.")
+    async with bench.serving(Agent("agent", provider=model, tools=[add])):
+        await bench.client.execute("agent", "Add", session_id=session)
+    assert await contents(bench) == list(range(many))
+    assert await activities(bench) == {"call_model": 2, "run_tool": many - options.LOCAL_CALLS}
+
+
+async def test_its_time_is_short(bench: Bench, session: str) -> None:
+    @tool(local=True, timeout=0.05)
+    async def slow(ctx: ToolContext) -> None:
+        await asyncio.Event().wait()
+
+    model = bench.model([call("slow")], "Done.")
+    async with bench.serving(Agent("agent", provider=model, tools=[slow])):
+        await bench.client.execute("agent", "Go", session_id=session)
+    assert [each["kind"] for each in await contents(bench)] == ["timeout"]
+
+
+def test_its_time_has_a_limit() -> None:
+    with pytest.raises(ConfigurationError, match="at most 1 s") as raised:
+        tool(local=True, timeout=2)(lambda: None)
+    assert raised.value.field == "timeout"
+
+
+async def test_one_that_a_person_approves(bench: Bench, session: str) -> None:
+    @tool(local=True, needs_approval=True)
+    def pay(ctx: ToolContext) -> str:
+        ctx.heartbeat("paying")
+        return "paid"
+
+    model = bench.model([call("pay")], "Done.")
+    async with bench.serving(Agent("agent", provider=model, tools=[pay])):
+        paused = await bench.client.execute("agent", "Go", session_id=session)
+        assert paused.approval_id is not None
+        result = await bench.client.approvals.resolve(paused.approval_id, approved=True)
+    assert result.text == "Done."
+    assert await contents(bench) == ["paid"]
+
+
+async def test_the_ledger_remembers_that_it_had_begun(bench: Bench, session: str) -> None:
+    """By a worker that is no more: its mark is made here."""
+    ran: list[str] = []
+
+    @tool(local=True, recovery="ambiguous")
+    def pay(ctx: ToolContext) -> str:
+        ran.append(ctx.idempotency_key)
+        return "paid"
+
+    asked: list[EffectId] = []
+
+    async def mark(_request: Any) -> Any:
+        row = await bench.store.session(session)
+        assert row is not None
+        # Behind the request's header and the step's beginning.
+        asked.append(EffectId(row.log_id, row.head + 2, 0))
+        await bench.store.begin_effect(
+            asked[0], session_id=session, run_id=row.writer or "", name="pay"
+        )
+
+    model = bench.model([call("pay")], "Done.")
+    answer = model.generate
+
+    async def generate(request: Any) -> Any:
+        if not asked:
+            await mark(request)
+        return await answer(request)
+
+    model.generate = generate  # type: ignore[method-assign]
+    async with bench.serving(Agent("agent", provider=model, tools=[pay])):
+        await bench.client.execute("agent", "Go", session_id=session)
+    assert ran == []
+    assert [each["kind"] for each in await contents(bench)] == ["unknown-outcome"]
+
+
+async def test_a_cancel_comes_through(bench: Bench, session: str) -> None:
+    gate = bench.gate()
+
+    @tool(local=True)
+    async def hold(ctx: ToolContext) -> str:
+        await gate.hold()
+        return "held"
+
+    model = bench.model([call("hold")], "Unheard.")
+    unheard = model.gate(2)
+    async with bench.serving(Agent("agent", provider=model, tools=[hold])):
+        handle = await bench.client.start("agent", "Go", session_id=session)
+        await gate.reached()
+        await handle.cancel()
+        gate.open()
+        result = await handle.result()
+        unheard.open()
+    assert result.finish_reason == "aborted"
+    assert await contents(bench) == ["held"]
