@@ -58,7 +58,7 @@ async def pause_with_unknown_outcome(bench: Bench, payments: Payments) -> str:
         row = await bench.store.session(bench.session)
         assert row is not None
         await bench.store.begin_effect(
-            EffectId(row.log_id, row.head + 1, 1),
+            EffectId(row.log_id, row.head + 2, 1),
             session_id=bench.session,
             run_id=handle.run_id,
             name="pay",
