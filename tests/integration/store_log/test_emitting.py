@@ -84,7 +84,7 @@ async def test_an_append_that_is_repeated_is_there_once_whatever_was_emitted(sto
 
 
 async def test_the_same_emission_is_stored_once(store, run, put):
-    assert await asyncio.gather(put("1.1"), put("1.1")) == [6, 6]
+    assert set(await asyncio.gather(put("1.1"), put("1.1"))) == {6}
     assert await put("1.2") == 7
     assert await put("1.1") == 6
     assert await types(store) == ["app/progress"] * 2
