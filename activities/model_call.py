@@ -198,6 +198,8 @@ class ModelCall(Deps):
         history = history_record(state, agent.history_policy, agent.history_budget, shown=cap)
         if history["places"] is not None:
             record["history"] = history
+        if state.cut:
+            record["cut"] = True
         request = ModelRequest(
             model=agent.request_model,
             messages=recorded_messages(state.messages, history, shown=cap),

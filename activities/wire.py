@@ -214,6 +214,8 @@ class RunFacts:
     call_seq: int = 0
     """Place of the model turn that asked for ``calls``."""
     calls: list[CallPlan] = field(default_factory=list)
+    cut: bool = False
+    """An answer of this turn was cut at its length."""
     nothing_to_do: bool = False
     """A finished session was opened without new input."""
     finish_reason: str = ""

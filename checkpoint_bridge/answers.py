@@ -78,7 +78,7 @@ def answer_entry(
         turn: the session's turn.
         step: the run's step, from 1.
         answer: its ``outcome`` is ``{model, usage, finishReason, responseId?, header?,
-            history?}``.
+            history?, cut?}``.
         announced: the calls to announce.
 
     Returns:
@@ -108,7 +108,8 @@ def answer_entry(
         entry.events.extend(call_event(seq, *call) for call in announced)
     else:
         finish_reason = answer.outcome["finishReason"]
-        entry.events += [step_end(turn, step), turn_end(turn, finish_reason)]
+        cut = bool(answer.outcome.get("cut"))
+        entry.events += [step_end(turn, step), turn_end(turn, finish_reason, cut=cut)]
         entry.save(ev.FINISHED, finish_reason)
     return seq, entry
 
@@ -164,8 +165,11 @@ def _header_events(header: dict[str, Any] | None) -> list[NewEvent]:
     return [NewEvent(ev.REQUEST_HEADER, {"reason": header["reason"]}, ref=header["ref"])]
 
 
-def turn_end(turn: int, finish_reason: str) -> NewEvent:
-    """The end of a turn that came to an answer, or ran out of steps."""
-    kind = "max-tokens" if finish_reason == "length" else "completed"
+def turn_end(turn: int, finish_reason: str, *, cut: bool = False) -> NewEvent:
+    """The end of a turn that came to an answer, or ran out of steps.
+
+    An answer that was cut wins over what came after it in the turn: ``cut`` says that one was.
+    """
+    kind = "max-tokens" if cut or finish_reason == ev.LENGTH else "completed"
     reason = {"kind": kind}
     return NewEvent(ev.TURN_END, {"turn": turn, "reason": reason, "finishReason": finish_reason})

@@ -81,6 +81,9 @@ IN_PROGRESS = "in-progress"
 AWAITING_APPROVAL = "awaiting-approval"
 FINISHED = "finished"
 
+LENGTH = "length"
+"""Finish reason of an answer that was cut, in the format's word."""
+
 INLINE_LIMIT = 4 * 1024
 """Bytes of content that a row or a recorded value holds itself; more is stored once, by digest."""
 

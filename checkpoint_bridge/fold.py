@@ -41,6 +41,8 @@ class SessionState:
         self.run_id = ""
         """The run that the newest turn is of."""
         self.open_step = False
+        self.cut = False
+        """Whether an answer of the newest turn was cut at its length."""
         self.last_end: dict[str, Any] | None = None
         self.request_config: dict[str, Any] | None = None
         """What the agent brought to the newest request (:mod:`.request_record`)."""
@@ -187,7 +189,7 @@ class SessionState:
         self._touch()
         self.turn = data["turn"]
         self.open_turn = data
-        self.discarded = False
+        self.cut = self.discarded = False
         self.run_id = str(data.get("runId") or "")
         self.fields["agentId"] = data["agent"]
         if data.get("fingerprint") is not None:
@@ -220,6 +222,7 @@ class SessionState:
     def _on_assistant(self, data: dict[str, Any], seq: int) -> None:
         self._touch()
         message = data["message"]
+        self.cut |= data.get("finishReason") == ev.LENGTH
         self.step += 1
         calls = message.get("toolCalls") or []
         self.spans.went_on()

@@ -169,6 +169,7 @@ class RunLoop:
         self.facts.input_tokens += int(usage.get("inputTokens") or 0)
         self.facts.output_tokens += int(usage.get("outputTokens") or 0)
         self.text = text_of(turn.content)
+        self.facts.cut |= turn.finish_reason == ev.LENGTH
         if turn.calls:
             self._fill_arguments(turn)
             self.facts.calls, self.facts.call_seq = turn.calls, turn.call_seq
@@ -185,7 +186,7 @@ class RunLoop:
 
     async def _run_out(self) -> None:
         """End the run without an answer: it had as many steps as it may have."""
-        entry = Entry([turn_end(self.facts.turn, MAX_STEPS)])
+        entry = Entry([turn_end(self.facts.turn, MAX_STEPS, cut=self.facts.cut)])
         entry.save(ev.FINISHED, MAX_STEPS)
         await self.log.append(entry.events, entry.saves)
         self._finish(MAX_STEPS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -312,3 +313,56 @@ async def test_r32_a_stream_that_breaks_shows_the_text_once(
 
 async def _exists(bench: Bench, session: str) -> bool:
     return await bench.store.session(session) is not None
+
+
+async def test_f21_how_turns_end(bench: Bench, session: str) -> None:
+    """Every outcome has its reason, and steps are brackets around answers and their calls."""
+    cut = ModelResponse(
+        text="Half", tool_calls=[{**call("look"), "id": "a"}], finish_reason="length", usage=SEEN
+    )
+    scripts: dict[str, tuple[Any, ...]] = {
+        "completed": ([call("look"), call("look")], "Done."),
+        "max-tokens": (cut, "Done."),
+        "max-tokens-at-the-end": ([call("look")] * 1, cut),
+        "error": ([call("look")], ProviderError("HTTP 400: no", status=400)),
+        "rejected": (ProviderError("HTTP 400: no", status=400),),
+        "aborted": ([call("look")], "Never."),
+    }
+    agents = [
+        Agent(name, provider=bench.model(*turns), tools=[look], max_steps=2)
+        for name, turns in scripts.items()
+    ]
+    bench.models[-1].gate(2)
+    bench.gates.append(bench.models[-1].gate(2))
+    kinds = {}
+    async with bench.serving(*agents):
+        for name in scripts:
+            handle = await bench.client.start(name, "Go", session_id=f"{session}-{name}")
+            if name == "aborted":
+                await bench.models[-1].gate(2).reached()
+                await handle.cancel()
+            with contextlib.suppress(ProviderError, asyncio.CancelledError):
+                await handle.result()
+            log = await bench.events(session_id=f"{session}-{name}")
+            kinds[name] = log[-1].data["reason"]["kind"]
+            steps = [event for event in log if event.type in ("step/start", "step/end")]
+            assert [event.type for event in steps] == ["step/start", "step/end"] * (len(steps) // 2)
+            numbers = [event.data["step"] for event in steps]
+            assert numbers == sorted([*range(1, len(steps) // 2 + 1)] * 2)
+            inside = {event.seq for event in log if event.type in _INSIDE}
+            for start, end in zip(steps[::2], steps[1::2], strict=True):
+                inside -= set(range(start.seq, end.seq))
+            assert not inside
+            if name == "rejected":
+                assert not steps
+    assert kinds == {
+        "completed": "completed",
+        "max-tokens": "max-tokens",
+        "max-tokens-at-the-end": "max-tokens",
+        "error": "error",
+        "rejected": "error",
+        "aborted": "aborted",
+    }
+
+
+_INSIDE = ("assistant/message", "tool/call", "tool/result")
