@@ -171,12 +171,14 @@ def last_thing(checkpoint: Checkpoint) -> str:
 def approvals(found: Sequence[tuple[PendingApproval, str]]) -> RenderableType:
     """What waits for a decision, with its session."""
     asks = any(_question(each) for each, _ in found)
+    below = any(each.subagent_path for each, _ in found)
     return table(
         "APPROVAL",
         "SESSION",
         "TOOL",
         "ARGUMENTS",
         "SINCE",
+        *(("ASKED BY",) if below else ()),
         *(("QUESTION",) if asks else ()),
         ids=("APPROVAL", "SESSION"),
         rows=(
@@ -186,6 +188,7 @@ def approvals(found: Sequence[tuple[PendingApproval, str]]) -> RenderableType:
                 each.tool_name,
                 one_line(json_text(each.args), 120),
                 moment(each.created_at),
+                *((one_line(" > ".join(map(str, each.subagent_path)), 120),) if below else ()),
                 *((_question(each),) if asks else ()),
             )
             for each, session_id in found
