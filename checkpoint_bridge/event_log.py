@@ -24,6 +24,7 @@ from perdure.checkpoint_bridge.events import (
 )
 from perdure.checkpoint_bridge.notices import tell_followers
 from perdure.checkpoint_bridge.schema import approvals, blobs, events, logs, saves, sessions
+from perdure.checkpoint_bridge.sealing import refuse_sealed_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -420,6 +421,7 @@ def _event(row: Any, log_id: int) -> Event:
     try:
         data = ev.decode(row.type, row.data, row.content)
     except (TypeError, ValueError, KeyError) as error:
+        refuse_sealed_text(row.data)
         msg = f"Event {row.seq} of log {row.log_id} is damaged: {error}"
         raise SessionLogCorruptError(msg) from error
     return Event(

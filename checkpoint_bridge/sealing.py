@@ -30,7 +30,14 @@ if TYPE_CHECKING:
 
     from perdure.checkpoint_bridge.keyring import Keyring
 
-__all__ = ["Cipher", "DigestText", "SealedText", "is_sealed"]
+__all__ = [
+    "Cipher",
+    "DigestText",
+    "SealedText",
+    "is_sealed",
+    "refuse_sealed",
+    "refuse_sealed_text",
+]
 
 _ATTRIBUTE = "perdure_cipher"
 _keys = table("perdure_keys", column("key_id", String), column("sealed", Text))
@@ -135,6 +142,16 @@ def refuse_sealed(connection: Connection) -> None:
     found = list(_sealed_keys(connection))
     if found:
         raise missing_key(found[0])
+
+
+def refuse_sealed_text(value: str) -> None:
+    """Raise when a text that was read without keys is sealed: another process has keys meanwhile.
+
+    Raises:
+        EncryptionKeyError: it is.
+    """
+    if value.startswith(_MARK):
+        raise missing_key(value[len(_MARK) :].partition(":")[0])
 
 
 def is_sealed(connection: Connection) -> bool:

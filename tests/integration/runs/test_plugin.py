@@ -74,7 +74,8 @@ async def test_r19_the_plugin_keeps_a_users_codec_in_either_order(
     """Kept; and where another plugin drops our encryption, the start fails loudly."""
     model = bench.model([call("charge", {"amount": 5, "note": MARKER})], "Done.")
     agent = Agent("till", provider=model, tools=[charge])
-    ours = PerdurePlugin(agents=[agent], store=bench.store_url, encryption=encryption)
+    store = SqlStore(bench.store_url, encryption=False)
+    ours = PerdurePlugin(agents=[agent], store=store, encryption=encryption)
     theirs = SimplePlugin("theirs", data_converter=OWN)
     plugins = [ours, theirs] if ours_first else [theirs, ours]
     address = bench.temporal.service_client.config.target_host
@@ -94,6 +95,7 @@ async def test_r19_the_plugin_keeps_a_users_codec_in_either_order(
     ):
         await sessions.execute("till", f"Pay {MARKER}", session_id=bench.session)
         seen = await raw(bench)
+    await store.close()
     assert MARKER.encode() not in seen
     attributes = (await bench.histories())[0].events[0].workflow_execution_started_event_attributes
     payload = attributes.input.payloads[0]

@@ -144,6 +144,15 @@ async def test_a_missing_or_wrong_key_is_one_line_when_the_store_is_opened(
     assert "\n" not in caught.value.message
 
 
+async def test_a_process_without_keys_is_told_of_the_others(store_url: str) -> None:
+    async with SqlStore(store_url, encryption=False) as plain:
+        await plain.save("trip", record(MARKER))
+        async with SqlStore(store_url, encryption=KEYS) as store:
+            await store.save("later", record(MARKER))
+        with pytest.raises(EncryptionKeyError, match="key 'k1'; there are no keys here"):
+            await plain.load("later")
+
+
 async def test_a_store_that_was_begun_in_clear_goes_on_encrypted(store_url: str) -> None:
     async with SqlStore(store_url, encryption=False) as store:
         await fill(store)
