@@ -24,7 +24,7 @@ from perdure.activities.wire import (
 )
 from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.answers import attempt_events, grant_of
-from perdure.checkpoint_bridge.closing import close_turn, crash_ending
+from perdure.checkpoint_bridge.closing import close_turn, crash_ending, failed_attempts
 from perdure.checkpoint_bridge.errors import (
     AgentDriftError,
     ConfigurationError,
@@ -192,9 +192,12 @@ class _Opener:
         if turn is None or turn.get("runId") == self.task.run_id:
             return
         effect = await self.store.effect(EffectId(self.log_id, self.state.through, MODEL_CALL))
-        if effect is None or not effect.attempts:
+        if effect is None or effect.done:
             return
-        events = attempt_events(self.state.turn, self.state.step + 1, effect.attempts)
+        attempts = failed_attempts(effect, lost=True)
+        if not attempts:
+            return
+        events = attempt_events(self.state.turn, self.state.step + 1, attempts)
         head, time_ms = self.state.through, self.task.time_ms
         batch = Batch(self.task.session_id, self.log_id, None, head, time_ms, events)
         self.state = await self.store.state(self.log_id, await self.store.append(batch))

@@ -140,12 +140,14 @@ async def _model_call(
     effect = await store.effect(EffectId(row.log_id, state.through, MODEL_CALL))
     if effect is None or effect.done:
         return []
-    return attempt_events(state.turn, state.step + 1, _attempts(effect, ending))
+    attempts = failed_attempts(effect, lost=ending.lost)
+    return attempt_events(state.turn, state.step + 1, attempts)
 
 
-def _attempts(effect: Effect, ending: Ending) -> list[dict[str, Any]]:
+def failed_attempts(effect: Effect, *, lost: bool) -> list[dict[str, Any]]:
+    """How a model call without an answer has failed; ``lost``: its run or its worker is gone."""
     # A call that failed has noted it; so one start more than that is a call that was lost.
-    if ending.lost and effect.starts > len(effect.attempts):
+    if lost and effect.starts > len(effect.attempts):
         return [*effect.attempts, {"error": _LOST_ANSWER}]
     return effect.attempts
 

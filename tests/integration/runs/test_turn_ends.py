@@ -244,6 +244,23 @@ async def test_f25_a_model_call_that_was_sent_is_not_sent_again(bench: Bench, se
     assert attempt.data["error"]["code"] == "MODEL_OUTCOME_UNKNOWN"
 
 
+async def test_c5_a_model_call_that_was_lost_with_its_run_is_in_the_log(
+    bench: Bench, session: str
+) -> None:
+    model = bench.model("Done.")
+    gate = model.gate(1)
+    async with bench.serving(Agent("agent", provider=model, model_recovery="once")):
+        await bench.client.start("agent", "Go", session_id=session)
+        await gate.reached()
+        await bench.workflow().terminate()
+        handle = await bench.client.start("agent", [], session_id=session)  # somebody decides to
+        await handle.opened()
+        gate.open()
+        assert (await handle.result()).text == "Done."
+    (attempt,) = await bench.events("assistant/attempt")
+    assert attempt.data["error"]["code"] == "MODEL_OUTCOME_UNKNOWN"
+
+
 async def test_c5_a_failing_provider_is_asked_again_by_the_run_itself(
     bench: Bench, session: str
 ) -> None:
