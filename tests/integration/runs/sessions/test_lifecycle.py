@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +12,7 @@ from sqlalchemy.engine import Engine
 from temporalio.client import WorkflowFailureError
 
 from perdure import Agent, ToolContext, tool
-from perdure.checkpoint_bridge import SessionHooks, SqlStore, creating
+from perdure.checkpoint_bridge import Checkpoint, SessionHooks, SqlStore, creating
 from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
     IdempotencyAmbiguousError,
@@ -22,6 +24,7 @@ from perdure.checkpoint_bridge.errors import (
     SessionNotFoundError,
 )
 from perdure.checkpoint_bridge.stored import now_ms
+from perdure.cli.main import run
 from perdure.client import connect
 from perdure.sessions import directory
 from perdure.testing import call
@@ -358,3 +361,41 @@ async def test_f15_a_hook_vetoes_a_session(bench: Bench) -> None:
             with pytest.raises(ConfigurationError, match="no sessions today"):
                 await client.sessions.create("host", idempotency_key=bench.session)
         assert await client.sessions.list() == []
+
+
+async def test_f103_a_record_without_a_status_is_unfinished(bench: Bench) -> None:
+    done: list[str] = []
+
+    @tool(idempotent=True)
+    async def look() -> str:
+        done.append("look")
+        return "seen"
+
+    asked = {"role": "assistant", "content": "", "toolCalls": [call("look", id="c1")]}
+    record = {
+        "agentId": "host",
+        "sessionId": bench.session,
+        "stepIndex": 1,
+        "messages": [{"role": "user", "content": "Look"}, asked],
+    }
+    await bench.store.save(bench.session, Checkpoint.from_json(record))
+    async with bench.serving(Agent("host", provider=bench.model("unused", "Seen."), tools=[look])):
+        result = await bench.client.resume(bench.session)
+    assert result is not None
+    assert (result.text, done) == ("Seen.", ["look"])
+
+
+async def test_f10_the_command_ends_a_session(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await bench.client.sessions.create("host", session_id=bench.session)
+    where = [
+        "--store",
+        bench.store_url,
+        "--temporal",
+        bench.temporal.service_client.config.target_host,
+    ]
+    assert await asyncio.to_thread(run, ["end", bench.session, "--json", *where]) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "ended"
+    assert (await bench.client.sessions.list(status="ended"))[0].state == "ended"
+    assert await asyncio.to_thread(run, ["end", "nope", *where]) == 2
