@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -155,6 +157,10 @@ async def test_f19_both_views_have_the_same_sequences(store, begin, reader):
     assert [event.data for event in brain] == [event.data for event in ours]
     assert [event.type for event in brain] == [BRAIN_NAMES[event.type] for event in ours]
     assert [event.type for event in brain][-1] == "turn_ended"
+    table = (Path(__file__).parents[3] / "docs" / "sessions.md").read_text("utf-8")
+    table = table.partition("### Names")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\S+)` \| `(\w+)`", table, re.MULTILINE)
+    assert dict(rows) == BRAIN_NAMES
     assert set(BRAIN_NAMES) == ev.VOCABULARY
     assert len(set(BRAIN_NAMES.values())) == len(BRAIN_NAMES)
 
