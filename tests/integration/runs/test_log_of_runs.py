@@ -229,6 +229,19 @@ async def test_f28_f29_what_tools_emit(bench: Bench, session: str) -> None:
     assert all("progress" not in str(request.messages) for request in model.requests)
 
 
+async def test_f29_what_local_tools_emit(bench: Bench, session: str) -> None:
+    @tool(local=True)
+    async def quick(ctx: ToolContext) -> int:
+        return await ctx.emit("app/quick", {"n": 1})
+
+    model = bench.model([call("quick"), call("quick")], [call("quick")], "Done.")
+    async with bench.serving(Agent("agent", provider=model, tools=[quick])):
+        await bench.client.execute("agent", "Go", session_id=session)
+    emitted = [str(event.sequence) for event in await bench.events("app/quick")]
+    assert sorted(result["content"] for result in await bench.results()) == sorted(emitted)
+    assert len(emitted) == 3
+
+
 class Streaming:
     """A provider of one's own that reads an answer in chunks over HTTP."""
 
