@@ -222,6 +222,11 @@ def agents(outside: Outside) -> list[Agent]:
         """Another async tool."""
         return await work("gamma", number, ctx)
 
+    @tool(local=True)
+    async def delta(number: int, ctx: ToolContext) -> dict[str, Any]:
+        """A tool that runs inside the workflow task."""
+        return await work("delta", number, ctx)
+
     @tool(needs_approval=True)
     async def pay(number: int, ctx: ToolContext) -> dict[str, Any]:
         """A tool that a person has to approve."""
@@ -248,7 +253,7 @@ def agents(outside: Outside) -> list[Agent]:
     second = [
         call("alpha", {"number": 4}, id="a"),
         call("pay", {"number": 5}, id="b"),
-        call("beta", {"number": 6}, id="c"),
+        call("delta", {"number": 6}, id="c"),
     ]
     short = [[call("gamma", {"number": 8})], "Noted."]
     model = partial(WatchedModel, outside=outside)
@@ -257,7 +262,7 @@ def agents(outside: Outside) -> list[Agent]:
             "trip",
             provider=model([first, second, "Done."]),
             instructions="You plan trips.",
-            tools=[alpha, beta, gamma, pay],
+            tools=[alpha, beta, gamma, delta, pay],
         ),
         Agent("careful", provider=model([[call("wire", {"number": 7})], "Done."]), tools=[wire]),
         Agent("brain", provider=model(short), profile="brain", tools=[gamma]),

@@ -162,7 +162,7 @@ async def test_an_approved_call_is_finished_within_five_seconds_of_the_death_bei
     assert [(line["tool"], line["attempt"]) for line in paid][-3:] == [
         ("pay", 1),
         ("pay", 2),
-        ("beta", 1),
+        ("delta", 1),
     ]
     assert len({line["key"] for line in paid if line["tool"] == "pay"}) == 1
 

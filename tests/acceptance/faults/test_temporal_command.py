@@ -72,6 +72,6 @@ async def test_start_query_signal_and_result(new_rig: Any, approved: bool) -> No
     assert result["text"] == "Done."
     assert result["steps"] == 3
     ran = [(line["tool"], line["args"]) for line in rig.lines("tool-start", workflow_id)]
-    expected = [("alpha", 1), ("beta", 2), ("gamma", 3), ("alpha", 4), ("pay", 5), ("beta", 6)]
+    expected = [("alpha", 1), ("beta", 2), ("gamma", 3), ("alpha", 4), ("pay", 5), ("delta", 6)]
     assert sorted(ran) == sorted(e for e in expected if approved or e[0] != "pay")
     assert (await state())["status"] == "finished"
