@@ -171,6 +171,8 @@ class Database:
         Not for a store in memory, whose one connection is another thread's.
         """
         engine = create_engine(self.url, poolclass=NullPool)
+        if self._cipher is not None:
+            self._cipher.attach(engine.dialect)
         with self._errors(), engine.connect() as connection:
             return use(connection, *args, **kwargs)
 

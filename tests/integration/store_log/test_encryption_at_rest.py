@@ -92,6 +92,16 @@ async def test_f110_no_content_is_in_the_rows_and_all_of_it_is_read(sql_url: str
         assert effect.attempts[0]["error"]["message"] == MARKER
 
 
+async def test_a_fork_reads_what_it_shares(sql_url: str) -> None:
+    async with SqlStore(sql_url, encryption=KEYS) as store:
+        await fill(store)
+        patch = ForkPatch(append_input=LARGE)
+        fork_id, checkpoint = await store.fork("trip", from_step=1, patch=patch)
+        assert first(checkpoint) == first(await store.load(fork_id)) == MARKER
+        assert checkpoint.to_json()["messages"][1]["content"] == LARGE
+    assert MARKER not in rows(sql_url)
+
+
 async def test_appending_again_and_content_by_digest_work_as_ever(sql_url: str) -> None:
     async with SqlStore(sql_url, encryption=KEYS) as store:
         log_id, head = await store.open_session(
