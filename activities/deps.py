@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from temporalio import activity
 
 from perdure.checkpoint_bridge.errors import ConfigurationError
 
@@ -10,8 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from concurrent.futures import Executor
 
+    from perdure.activities.wire import ModelTask, ToolTask
     from perdure.agent import Agent
     from perdure.checkpoint_bridge.sql_store import SqlStore
+
+Task = TypeVar("Task", "ModelTask", "ToolTask")
 
 
 class Deps:
@@ -44,3 +49,11 @@ class Deps:
             msg = f"There is no agent {name!r}; this worker serves: {known}."
             raise ConfigurationError(msg, field="agent")
         return found
+
+
+def placed(task: Task) -> Task:
+    """Fill in what a task does not say, since Temporal does: whose it is."""
+    info = activity.info()
+    task.session_id = task.session_id or str(info.workflow_id)
+    task.run_id = task.run_id or str(info.workflow_run_id)
+    return task

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from functools import partial
 from itertools import dropwhile, takewhile
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,11 @@ from temporalio import activity
 
 from perdure.activities import tracing
 from perdure.activities.content import content_of
-from perdure.activities.deps import Deps
+from perdure.activities.deps import Deps, placed
 from perdure.activities.effect_time import EffectTime
 from perdure.activities.failures import boundary, to_failure
 from perdure.activities.liveness import heartbeats, until_stored
+from perdure.activities.packing import packed
 from perdure.activities.planning import announce, plan_calls
 from perdure.activities.providers.base import ModelRequest, ModelResponse, ToolSpec
 from perdure.activities.wire import ACTIVITY_MODEL, CallPlan, ModelTask, ModelTurn
@@ -80,8 +82,8 @@ class ModelCall(Deps):
 
     @activity.defn(name=ACTIVITY_MODEL)
     @boundary
-    async def call_model(self, task: ModelTask) -> ModelTurn:
-        """Give the model's turn: the one that was stored before, if this call was made already.
+    async def call_model(self, task: ModelTask) -> dict[str, Any]:
+        """Give the :class:`ModelTurn`: the stored one, if this call was made already.
 
         The answer, and what it means for the log, are stored together.
 
@@ -89,12 +91,14 @@ class ModelCall(Deps):
             LogConflictError: the session belongs to another run by now.
             ProviderError: the provider failed; Temporal asks again when that can help.
         """
+        task = placed(task)
         agent = self.agent(task.agent)
         async with heartbeats():
             turn = await self._ask(agent, task)
             if not turn.calls:
                 await tracing.tell_ends(self.store, task.session_id, task.log_id, task.through_seq)
-        return turn
+        result: dict[str, Any] = packed(turn)
+        return result
 
     async def _ask(self, agent: Agent, task: ModelTask) -> ModelTurn:
         time = EffectTime(task.time_ms)
@@ -299,12 +303,16 @@ def _estimate(request: ModelRequest, response: ModelResponse) -> dict[str, Any]:
 def _turn(effect: Effect, head: int, call_seq: int, calls: list[CallPlan]) -> ModelTurn:
     assert effect.outcome is not None
     assert effect.message is not None
+    content = content_of(effect.message, effect.ref, effect.size)
+    if content.message is not None:
+        calls = [replace(plan, call_id="", tool="") for plan in calls]
+    usage = effect.outcome["usage"]
     return ModelTurn(
-        content=content_of(effect.message, effect.ref, effect.size),
+        content=content,
         finish_reason=effect.outcome["finishReason"],
         model=effect.outcome["model"],
         head=head,
         call_seq=call_seq,
         calls=calls,
-        usage=effect.outcome["usage"],
+        usage={key: usage[key] for key in ("inputTokens", "outputTokens") if key in usage},
     )

@@ -17,11 +17,12 @@ from temporalio import activity
 
 from perdure.activities import tracing
 from perdure.activities.content import NotJsonError, content_of, to_json_value
-from perdure.activities.deps import Deps
+from perdure.activities.deps import Deps, placed
 from perdure.activities.effect_time import EffectTime
 from perdure.activities.emitting import Emitter
 from perdure.activities.failures import boundary
 from perdure.activities.liveness import heartbeats, until_stored
+from perdure.activities.packing import packed
 from perdure.activities.planning import arguments_digest, parse_arguments
 from perdure.activities.wire import ACTIVITY_TOOL, AMBIGUOUS, ASK, ToolOutcome, ToolTask
 from perdure.checkpoint_bridge import tool_errors
@@ -66,12 +67,16 @@ class ToolCall(Deps):
 
     @activity.defn(name=ACTIVITY_TOOL)
     @boundary
-    async def run_tool(self, task: ToolTask) -> ToolOutcome:
-        """Give the one result of a call: the stored one, if it has run already.
+    async def run_tool(self, task: ToolTask) -> dict[str, Any]:
+        """Give the one :class:`ToolOutcome` of a call: the stored one, if it has run already.
 
         Raises:
             PropagatingToolError: the tool chose to fail the run.
         """
+        result: dict[str, Any] = packed(await self._outcome(placed(task)))
+        return result
+
+    async def _outcome(self, task: ToolTask) -> ToolOutcome:
         effect_id = EffectId(task.log_id, task.seq, task.index)
         time = EffectTime(task.time_ms)
 

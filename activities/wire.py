@@ -7,10 +7,10 @@ open runs hold recorded values of every one of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable  # noqa: TC003 - _resolve looks at all hints here
-from dataclasses import dataclass, field, is_dataclass
-from typing import Any, get_type_hints
+from dataclasses import dataclass, field
+from typing import Any
 
+from perdure.activities.packing import resolve_hints
 from perdure.checkpoint_bridge.events import (  # noqa: TC001 - the converter reads the hints
     NewEvent,
     NewSave,
@@ -87,10 +87,13 @@ class CallPlan:
     """One tool call of a model turn, and what is to happen with it."""
 
     index: int
-    call_id: str
-    tool: str
+    call_id: str = ""
+    tool: str = ""
     arguments: str | None = None
-    """The model's raw arguments; ``None`` when they are over the limit (the log has them)."""
+    """The model's raw arguments; ``None`` when they are over the limit (the log has them).
+
+    What the answer beside it says (id, name, small arguments) does not cross a second time.
+    """
     action: str = "run"
     """``run``, ``approve`` (ask first) or ``refuse`` (``result`` is the error; nothing runs)."""
     result: Content | None = None
@@ -278,15 +281,17 @@ class Append:
 class ModelTask:
     """Input of ``call_model``: the transcript is passed by reference."""
 
-    session_id: str
     log_id: int
-    run_id: str
     agent: str
     through_seq: int
     step: int
     turn: int
     time_ms: int
     """The workflow's time when it asked; what is recorded adds how long it took."""
+    session_id: str = ""
+    """Empty: the workflow's id."""
+    run_id: str = ""
+    """Of the run that may write; empty: the execution's."""
     marked: bool = False
     """The ledger says that it was begun, before it is."""
     once: bool = False
@@ -299,7 +304,6 @@ class ModelTurn:
     """What the model answered, as the loop and the UI need it. The log has it already."""
 
     content: Content
-    finish_reason: str
     model: str
     head: int
     """Length of the log with the answer and what it means."""
@@ -307,25 +311,29 @@ class ModelTurn:
     """Place of the answer in the log."""
     calls: list[CallPlan] = field(default_factory=list)
     usage: dict[str, Any] | None = None
+    """Only what the loop counts: ``inputTokens`` and ``outputTokens``."""
+    finish_reason: str = "tool_calls"
 
 
 @dataclass
 class ToolTask:
     """Input of ``run_tool``. ``seq`` and ``index`` name the call in the ledger."""
 
-    session_id: str
     log_id: int
-    run_id: str
     agent: str
     seq: int
     index: int
     call_id: str
     tool: str
-    arguments: str | None
-    attempt: int
     timeout: float
     time_ms: int
     """As :attr:`ModelTask.time_ms`."""
+    arguments: str | None = None
+    attempt: int = 1
+    session_id: str = ""
+    """As :attr:`ModelTask.session_id`."""
+    run_id: str = ""
+    """As :attr:`ModelTask.run_id`."""
     head: int | None = None
     """Where the result belongs in the log; ``None``: the workflow records it, in call order."""
     turn: int = 0
@@ -487,15 +495,4 @@ class Carry:
     finish_reason: str = ""
 
 
-def _resolve(types: Iterable[Any]) -> None:
-    """Put types in the place of their names in the fields' hints.
-
-    Temporal's converter looks at the hints of each value that it reads, and to evaluate their
-    texts takes it most of its time.
-    """
-    for each in types:
-        if isinstance(each, type) and is_dataclass(each):
-            each.__annotations__ = get_type_hints(each)
-
-
-_resolve(list(vars().values()))
+resolve_hints(list(vars().values()))

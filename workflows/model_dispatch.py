@@ -11,6 +11,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 from perdure.activities.wire import ACTIVITY_MODEL, ModelTurn
 from perdure.workflows.options import HEARTBEAT, MODEL_RETRY, MODEL_TIMEOUT, ONCE
+from perdure.workflows.sending import sent
 from perdure.workflows.turn_ends import CONTINUE, end_if_not_continued, is_lost
 
 if TYPE_CHECKING:
@@ -70,12 +71,11 @@ def _pause(cause: BaseException | None, attempt: int) -> timedelta | None:
 async def _dispatch(task: ModelTask, name: str, retry: RetryPolicy) -> ModelTurn:
     turn: ModelTurn = await workflow.execute_activity(
         ACTIVITY_MODEL,
-        task,
+        sent(task),
         result_type=ModelTurn,
         activity_id=name,
         start_to_close_timeout=MODEL_TIMEOUT,
         heartbeat_timeout=HEARTBEAT,
         retry_policy=retry,
-        summary=f"step {task.step}",
     )
     return turn

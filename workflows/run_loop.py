@@ -171,16 +171,19 @@ class RunLoop:
         self.text = text_of(turn.content)
         self.facts.cut |= turn.finish_reason == ev.LENGTH
         if turn.calls:
-            self._fill_arguments(turn)
+            self._fill_calls(turn)
             self.facts.calls, self.facts.call_seq = turn.calls, turn.call_seq
         else:
             self._finish(turn.finish_reason)
 
-    def _fill_arguments(self, turn: ModelTurn) -> None:
-        """Hand small arguments to the calls; large ones stay in the log."""
+    def _fill_calls(self, turn: ModelTurn) -> None:
+        """Hand each call what the answer says of it; large arguments stay in the log."""
         message = turn.content.message or {}
         for plan, call in zip(turn.calls, message.get("toolCalls") or [], strict=False):
-            raw = str((call.get("function") or {}).get("arguments") or "")
+            function = call.get("function") or {}
+            plan.call_id = plan.call_id or str(call.get("id"))
+            plan.tool = plan.tool or str(function.get("name"))
+            raw = str(function.get("arguments") or "")
             if len(raw) <= INLINE_ARGUMENTS:
                 plan.arguments = raw
 
@@ -282,7 +285,6 @@ class RunLoop:
             call_id=plan.call_id,
             tool=plan.tool,
             arguments=plan.arguments,
-            attempt=1,
             timeout=policy.timeout,
             time_ms=now_ms(),
             head=self.log.head if alone else None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from temporalio import workflow
 
+from perdure.activities.packing import packed
 from perdure.activities.wire import ACTIVITY_APPEND, Append
 from perdure.workflows.options import STORE_RETRY, STORE_TIMEOUT
 
@@ -42,14 +43,16 @@ class SessionLog:
         run: Any = workflow.execute_activity if ordinary else workflow.execute_local_activity
         self.head = await run(
             ACTIVITY_APPEND,
-            Append(
-                session_id=self.session_id,
-                log_id=self.log_id,
-                run_id=self.run_id,
-                head=self.head,
-                time_ms=now_ms(),
-                events=events,
-                saves=saves or [],
+            packed(
+                Append(
+                    session_id=self.session_id,
+                    log_id=self.log_id,
+                    run_id=self.run_id,
+                    head=self.head,
+                    time_ms=now_ms(),
+                    events=events,
+                    saves=saves or [],
+                )
             ),
             result_type=int,
             start_to_close_timeout=STORE_TIMEOUT,

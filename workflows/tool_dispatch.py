@@ -18,6 +18,7 @@ from perdure.activities.wire import ACTIVITY_TOOL, CallPlan, Content, ToolOutcom
 from perdure.checkpoint_bridge.tool_errors import TIMEOUT, tool_error_result
 from perdure.checkpoint_bridge.tool_results import error_result, unknown_outcome
 from perdure.workflows.options import HEARTBEAT, LOCAL_GRACE, MAX_RERUNS, ONCE, TOOL_GRACE
+from perdure.workflows.sending import sent
 from perdure.workflows.turn_ends import end_if_not_continued, is_lost
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ async def _dispatch(
 ) -> ToolOutcome:
     outcome: ToolOutcome = await workflow.execute_activity(
         ACTIVITY_TOOL,
-        task,
+        sent(task),
         result_type=ToolOutcome,
         activity_id=activity_id if task.attempt == 1 else f"{activity_id}.{task.attempt}",
         start_to_close_timeout=timedelta(seconds=policy.timeout) + TOOL_GRACE,
@@ -97,7 +98,7 @@ async def _dispatch_locally(task: ToolTask, policy: ToolPolicy) -> ToolOutcome:
     """Run a call inside the workflow task. After a crash the ledger knows of it, as of others."""
     outcome: ToolOutcome = await workflow.execute_local_activity(
         ACTIVITY_TOOL,
-        task,
+        sent(task),
         result_type=ToolOutcome,
         start_to_close_timeout=timedelta(seconds=policy.timeout) + LOCAL_GRACE,
         retry_policy=ONCE,

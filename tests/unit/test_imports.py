@@ -18,7 +18,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "checkpoint_bridge": (),
     "activities": (BRIDGE, "perdure.agent", "perdure.tools"),
     # failures: the one place where an error becomes retryable or not, for both sides.
-    "workflows": (f"{ACTIVITIES}.wire", f"{ACTIVITIES}.failures", BRIDGE),
+    "workflows": (
+        *(f"{ACTIVITIES}.{name}" for name in ("wire", "packing", "failures")),
+        BRIDGE,
+    ),
 }
 
 

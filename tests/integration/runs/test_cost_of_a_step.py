@@ -76,7 +76,7 @@ async def cost_of_a_step(bench: Bench, *calls: str) -> dict[str, float]:
 
 async def test_a_step_with_one_call(bench: Bench) -> None:
     found = await cost_of_a_step(bench, "look")
-    assert found.pop("bytes") < 4_000
+    assert found.pop("bytes") < 2_400
     assert found == {
         "events": 12,
         "activities": 2,

@@ -1,0 +1,55 @@
+"""Values that cross between workflows and activities, as small JSON that is quickly made and read.
+
+Temporal keeps every input and result for as long as it keeps the run. Its converter writes out all
+fields of a dataclass, most of which have their defaults, and copies every value deeply to do so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_NO_DEFAULT = object()
+
+
+def packed(value: Any) -> Any:
+    """Plain JSON of a dataclass of :mod:`.wire`, without the fields that have their defaults.
+
+    What reads it puts the defaults in their places again. Messages and the like are not copied.
+    """
+    if isinstance(value, list):
+        return [packed(each) for each in value]
+    if not is_dataclass(value):
+        return value
+    found = {}
+    for name, default in _defaults(type(value)):
+        given = getattr(value, name)
+        if given is not default and given != default:
+            found[name] = packed(given)
+    return found
+
+
+@cache
+def _defaults(kind: Any) -> list[tuple[str, Any]]:
+    return [(each.name, _default(each)) for each in fields(kind)]
+
+
+def _default(field: Any) -> Any:
+    if field.default is not MISSING:
+        return field.default
+    return _NO_DEFAULT if field.default_factory is MISSING else field.default_factory()
+
+
+def resolve_hints(types: Iterable[Any]) -> None:
+    """Put types in the place of their names in the hints of the dataclasses among ``types``.
+
+    Temporal's converter looks at the hints of each value that it reads, and to evaluate their
+    texts takes it most of its time.
+    """
+    for each in types:
+        if isinstance(each, type) and is_dataclass(each):
+            each.__annotations__ = get_type_hints(each)
