@@ -26,7 +26,8 @@ def packed(value: Any) -> Any:
     if not is_dataclass(value):
         return value
     found = {}
-    for name, default in _defaults(type(value)):
+    kind: Any = type(value)
+    for name, default in _defaults(kind):
         given = getattr(value, name)
         if given is not default and given != default:
             found[name] = packed(given)
