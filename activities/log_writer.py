@@ -31,6 +31,7 @@ from perdure.checkpoint_bridge.errors import (
     AgentDriftError,
     ApprovalNotFoundError,
     ConfigurationError,
+    EntryStoreError,
     LogConflictError,
     PerdureError,
     ResumeToolMissingError,
@@ -180,6 +181,9 @@ class LogWriter(Deps):
             except LogConflictError:
                 if not remaining:
                     raise
+            except EntryStoreError as error:
+                # The log is closed all the same, and the turn ends as it was to end.
+                _log.warning("The end of session %s is in the log only: %s", task.session_id, error)
         raise AssertionError
 
     async def _close(self, task: CloseTask) -> CloseResult:
@@ -190,7 +194,11 @@ class LogWriter(Deps):
         turn = state.open_turn
         if turn is None or turn["runId"] != task.run_id:
             end = state.last_end or {}
-            return CloseResult(finished=state.finished, finish_reason=end.get("finishReason", ""))
+            # An answer that the store of entries refused is in the log, and fails its run.
+            refused = (task.error or {}).get("code") == EntryStoreError.code
+            return CloseResult(
+                finished=state.finished and not refused, finish_reason=end.get("finishReason", "")
+            )
         reason: dict[str, Any] = {"kind": task.reason}
         if task.error is not None:
             reason["error"] = task.error

@@ -69,31 +69,31 @@ def entries_schema() -> dict[str, Any]:
     return schema
 
 
-def entries_of(events: Iterable[Event]) -> list[Entry]:
-    """The entries of a whole log.
+def entries_of(events: Iterable[Event], before: SessionState | None = None) -> list[Entry]:
+    """The entries of a whole log, or of the events that follow on the state ``before``.
 
     What only changes the messages that the model is given (a compaction, a patch) is none.
 
     Raises:
         SessionFormatUnsupportedError: an event is of a type that is not known and not ignorable.
     """
-    state = SessionState()
+    state = before.copy() if before is not None else SessionState()
     entries = []
     for event in events:
-        before = len(state.messages)
+        known = len(state.messages)
         state.fold([event])
         entries += [
             Entry(kind, event.sequence, event.time_ms, data)
-            for kind, data in _of_event(event, before)
+            for kind, data in _of_event(event, known)
         ]
     return entries
 
 
-def _of_event(event: Event, before: int) -> Iterator[tuple[EntryTypes, dict[str, Any]]]:
+def _of_event(event: Event, known: int) -> Iterator[tuple[EntryTypes, dict[str, Any]]]:
     data = event.data
     if event.type in (ev.USER_MESSAGE, ev.ASSISTANT_MESSAGE, ev.TOOL_RESULT):
         yield from _of_message(data["message"])
-    elif event.type == ev.TRANSCRIPT_DELTA and data["keep"] >= before:
+    elif event.type == ev.TRANSCRIPT_DELTA and data["keep"] >= known:
         for message in data["append"]:
             yield from _of_message(message)
     elif event.type == ev.APPROVAL_DECIDED:

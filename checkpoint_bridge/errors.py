@@ -28,6 +28,7 @@
     |   `-- ApprovalDecidedError        decision: the one that counts
     |-- StorageError
     |   `-- LogConflictError
+    |-- EntryStoreError                 a store of entries of the user's own raised
     |-- EncryptionKeyError              key_id
     |-- ProviderError                   status, retryable, retry_after
     |   |-- RateLimitedError
@@ -55,6 +56,7 @@ __all__ = [
     "ClientClosedError",
     "ConfigurationError",
     "EncryptionKeyError",
+    "EntryStoreError",
     "ForkBoundaryError",
     "IdempotencyAmbiguousError",
     "IdempotencyError",
@@ -415,6 +417,13 @@ class LogConflictError(StorageError):
 
     code = "PERDURE_LOG_CONFLICT"
     hint = "One run writes to a session at a time; open the session again."
+
+
+class EntryStoreError(PerdureError):
+    """The attached store of entries raised; the run fails, and its session can be resumed."""
+
+    code = "PERDURE_ENTRY_STORE"
+    hint = "Mend that store, then go on with the session: it gets what it lacks first."
 
 
 class EncryptionKeyError(PerdureError):

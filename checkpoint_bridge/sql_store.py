@@ -16,6 +16,7 @@ from perdure.checkpoint_bridge.blobs import get_blob, put_blob
 from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry, PendingApproval
 from perdure.checkpoint_bridge.database import Database
 from perdure.checkpoint_bridge.effect_store import EffectStore
+from perdure.checkpoint_bridge.entry_feed import EntryFeed
 from perdure.checkpoint_bridge.errors import LogConflictError
 from perdure.checkpoint_bridge.event_log import Batch, append, read_events
 from perdure.checkpoint_bridge.events import Event, NewEvent
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from perdure.checkpoint_bridge.approvals import ApprovalRow
+    from perdure.checkpoint_bridge.entry_stores import SessionStore
     from perdure.checkpoint_bridge.keyring import Encryption
     from perdure.checkpoint_bridge.retention import Retention
     from perdure.checkpoint_bridge.sessions import SessionRow
@@ -63,6 +65,7 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
         create: make the SQLite file when it is missing; ``"late"``: at the first write.
         retention: how many sessions of an agent it keeps, and how long; default: all.
         hooks: what is told of the sessions that this object makes, writes to and deletes.
+        entries: gets each entry as it is written, awaited; when it raises, the run fails.
         formats: which formats of logs it reads (for tests of steps from one to the next).
         encryption: keys that encrypt content at rest; default: those of
             ``PERDURE_ENCRYPTION_KEYS``, if it is set. ``False``: none.
@@ -79,6 +82,7 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
         create: bool | Literal["late"] = True,
         retention: Retention | None = None,
         hooks: SessionHooks = NO_HOOKS,
+        entries: SessionStore | None = None,
         formats: LogFormats = CURRENT,
         encryption: Encryption = None,
     ) -> None:
@@ -86,6 +90,7 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
         super().__init__(Database(url, create=create, keys=resolve(encryption)))
         self.retention = retention
         self.hooks = hooks
+        self._feed = None if entries is None else EntryFeed(self, entries)
         self.formats = formats
         self._states: OrderedDict[int, SessionState] = OrderedDict()
         self.on_save: set[Callable[[int], object]] = set()
@@ -214,21 +219,24 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
         Raises:
             LogConflictError: somebody wrote to the session meanwhile; read it again.
             SessionEndedError: it takes no more messages.
+            EntryStoreError: the store of entries raised; the run is open all the same.
         """
         keep = self.keep_saves
 
-        def open_session(connection: Connection) -> tuple[int, int]:
+        def open_session(connection: Connection) -> tuple[Batch, int]:
             row, made = sessions.open_row(connection, session_id, agent=agent, time_ms=time_ms)
             batch = Batch(session_id, row.log_id, run_id, head, time_ms, events, take_over=True)
             end = append(connection, batch, keep_saves=keep)
             sessions.set_running(connection, session_id, agent)
             if made and self.retention is not None:
                 self.retention.apply(connection, session_id, agent, time_ms)
-            return row.log_id, end
+            return batch, end
 
         if head == 0 and await self.session(session_id) is None:
             await self.hooks.created(session_id)
-        return await self.database.write(open_session)
+        batch, end = await self.database.write(open_session)
+        await self._hand_over(batch, end)
+        return batch.log_id, end
 
     async def append(self, batch: Batch) -> int:
         """Append to a log (see :func:`.event_log.append`); returns its length after it."""
@@ -238,11 +246,18 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
 
     async def appended(self, batch: Batch, end: int) -> None:
         """Do what follows from an append that is committed; ``end`` is the log's length."""
-        if end == batch.head + len(batch.events):
-            self._follow(batch)
         if batch.saves:
             self.tell_saved(batch.time_ms)
         await self.hooks.flushed(batch.session_id, batch.events)
+        await self._hand_over(batch, end)
+        if end == batch.head + len(batch.events):
+            self._follow(batch)
+
+    async def _hand_over(self, batch: Batch, end: int) -> None:
+        """Give the store of entries, if there is one, what it is to have of an append."""
+        if self._feed is not None:
+            before = await self.state(batch.log_id, batch.head)
+            await self._feed.follow(batch, end, before)
 
     def tell_saved(self, time_ms: int) -> None:
         """Tell who listens that there is a new save."""
@@ -270,9 +285,7 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
             return append(connection, batch, keep_saves=keep)
 
         end = await self.database.write(close_run)
-        if batch.saves:
-            self.tell_saved(batch.time_ms)
-        await self.hooks.flushed(batch.session_id, batch.events)
+        await self.appended(batch, end)
         return end
 
     async def events(
