@@ -112,8 +112,14 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
         await self.database.open()
 
     async def close(self) -> None:
-        """Close all connections; the next call opens the store again."""
+        """Close all connections; the next call opens the store again.
+
+        What was remembered of it is forgotten: the database may be another one by then, such as
+        a backup that was put back.
+        """
         await self.database.close()
+        self._states.clear()
+        self._uids.clear()
 
     # -- the documented contract -------------------------------------------------------------
 

@@ -59,6 +59,7 @@ def test_a_command_is_one_that_there_is(block: Any, line: str) -> None:
             "cd",
             "docker",
             "export",
+            "sqlite3",
             "git",
             "kubectl",
             "pip",
