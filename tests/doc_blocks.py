@@ -26,19 +26,22 @@ from __future__ import annotations
 from typing import Any
 
 from perdure import Agent, ForkPatch, ToolContext, compare_trajectories, tool
-from perdure.client import Client, connect
+from perdure.client import Client as SessionsClient, connect
 from perdure.checkpoint_bridge.sql_store import SqlStore
 from perdure.results import RunResult
 from perdure.sessions.session import Session
 
-client: Client
+client: SessionsClient
 session: Session
 store: SqlStore
 result: RunResult
 billing: Agent
+approval_id: str
+messages: list[dict[str, Any]]
+events: list[dict[str, Any]]
+is_known: Any
 temporal_client: Any
 payments: Any
-web: Any
 
 """
 """What a block may use without having made it."""

@@ -29,9 +29,9 @@ def test_python_can_be_read_and_imports_what_there_is(block: Any) -> None:
             }
 
 
-@pytest.mark.parametrize("block", blocks("json", "yaml"), ids=lambda block: block.place)
-def test_data_can_be_read(block: Any) -> None:
-    (json.loads if block.language == "json" else yaml.safe_load)(block.text)
+def test_data_can_be_read() -> None:
+    for block in blocks("json", "yaml"):
+        (json.loads if block.language == "json" else yaml.safe_load)(block.text)
 
 
 @pytest.mark.parametrize(
