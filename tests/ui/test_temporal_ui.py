@@ -10,13 +10,16 @@ import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 from playwright.async_api import Page, async_playwright, expect
+from temporalio.client import Client
 
 from perdure import Agent, ToolContext, tool
 from perdure.client import connect
 from perdure.dev_server import DevServer
+from perdure.search_attributes import register
 from perdure.testing import ScriptedModel, call
 from perdure.worker import serving
 
@@ -46,6 +49,7 @@ async def charge_card(amount: int, order: str, ctx: ToolContext) -> dict[str, ob
 @pytest.fixture
 async def server() -> AsyncIterator[DevServer]:
     async with DevServer() as server:
+        await register(await Client.connect(server.address))
         yield server
 
 
@@ -89,7 +93,10 @@ async def test_a_person_approves_with_what_the_ui_shows(
         paused = await client.execute("billing", "Settle order 7", session_id="order-7")
         assert paused.finish_reason == "awaiting-approval"
 
-        await page.goto(f"{server.ui_url}/namespaces/default/workflows")
+        waiting = quote('AgentApprovalTools = "charge_card" AND ExecutionStatus = "Running"')
+        await page.goto(f"{server.ui_url}/namespaces/default/workflows?query={waiting}")
+        await expect(page.get_by_role("link", name="order-7").first).to_be_visible()
+        await shot(page, "ui-list")
         await page.get_by_role("link", name="order-7").first.click()
         text = await details(page)
         assert "Waits for approval of charge_card" in text
