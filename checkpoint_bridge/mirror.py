@@ -125,13 +125,16 @@ class Mirror:
                 await self._look()
                 rest = min((time.monotonic() - started) * _SHARE, _LONGEST_GATHER)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._hurry.wait(), max(rest, _GATHER))
+                    async with asyncio.timeout(max(rest, _GATHER)):
+                        await self._hurry.wait()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._woken.wait(), self._pause())
+                    async with asyncio.timeout(self._pause()):
+                        await self._woken.wait()
         finally:
             self.source.on_save.discard(self._on_save)
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(self._give_back(), 2.0)
+                async with asyncio.timeout(2.0):
+                    await self._give_back()
 
     async def lag(self) -> int:
         """How many saves the target lacks."""
@@ -222,6 +225,7 @@ class Mirror:
 
     def _lost(self) -> None:
         self._lease_until = 0.0
+        self._look_at_all = 0.0
         self._placed.clear()
         self._notes.clear()
 
@@ -266,11 +270,13 @@ class Mirror:
             # What cannot be written for long is no recent activity any more.
             at_all = now >= self._look_at_all or bool(self._failing) or self._down.at > 0
             since = None if at_all else now_ms() - _OVERLAP_MS
+            if at_all:
+                # Before the look: what is imported while it goes on asks for another one.
+                self._look_at_all = now + _LOOK_AT_ALL_EVERY
             owner, found = await self.source.database.read(_look, self.name, since)
             if owner != self._owner:
                 raise _LostLeaseError
             if at_all:
-                self._look_at_all = now + _LOOK_AT_ALL_EVERY
                 self._forget({each.log_id for each in found})
             try:
                 await self._copy_all(found)

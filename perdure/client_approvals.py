@@ -120,7 +120,8 @@ class ClientApprovals:
                 return handle
             workflow = self._runs.workflow(row.session_id, handle.execution)
             try:
-                await asyncio.wait_for(update(workflow, UPDATE_RESOLVE, decision), _UPDATE_SECONDS)
+                async with asyncio.timeout(_UPDATE_SECONDS):
+                    await update(workflow, UPDATE_RESOLVE, decision)
             except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
                 # No worker answers, or many decide at once. A signal waits; the first one counts.
                 if not await self._is_taken(approval_id, decision):

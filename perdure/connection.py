@@ -65,8 +65,8 @@ async def connect_temporal(
         msg = "The Temporal namespace is empty; give its name, or nothing for the default one."
         raise ConfigurationError(msg, field="namespace")
     try:
-        connecting = Client.connect(**config, data_converter=PLAIN)
-        client = await asyncio.wait_for(connecting, _CONNECT_SECONDS)
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            client = await Client.connect(**config, data_converter=PLAIN)
     except (RuntimeError, TimeoutError, RPCError) as error:
         msg = f"Temporal does not answer at {target}."
         raise TemporalUnavailableError(msg) from error

@@ -194,7 +194,8 @@ class RunHandle:
         if await self._store.session(self.session_id) is not None:
             return
         try:
-            state = await asyncio.wait_for(self.state(), _STORE_AFTER)
+            async with asyncio.timeout(_STORE_AFTER):
+                state = await self.state()
         except (PerdureError, TimeoutError):
             return
         if state["status"] != OPENING and await self._store.session(self.session_id) is None:

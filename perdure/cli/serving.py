@@ -344,7 +344,8 @@ async def _until_stopped(asked: asyncio.Event, server: DevServer | None) -> None
     """
     while server is None or server.running:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asked.wait(), None if server is None else _LOOK_EVERY)
+            async with asyncio.timeout(None if server is None else _LOOK_EVERY):
+                await asked.wait()
             return
     raise _server_ended(server)
 

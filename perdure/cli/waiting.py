@@ -216,7 +216,8 @@ async def _check_store(client: Client, session_id: str) -> None:
     if running is None:
         return
     try:
-        state = await asyncio.wait_for(running.state(), LOOK_EVERY)
+        async with asyncio.timeout(LOOK_EVERY):
+            state = await running.state()
     except (PerdureError, TimeoutError):
         return
     if state.get("status") != "opening" and await client.store.session(session_id) is None:

@@ -12,7 +12,7 @@ from perdure.checkpoint_bridge import Checkpoint, LoushoFileStore, LoushoSqliteS
 from perdure.checkpoint_bridge.errors import ConfigurationError, SessionConflictError
 from perdure.checkpoint_bridge.mirror import Mirror, _Retry, mirroring
 
-from .conftest import OwnStore, content, record, texts, until, up_to_date
+from .conftest import LONG, OwnStore, content, record, texts, until, up_to_date
 
 
 async def save_steps(store: SqlStore, first: int, last: int, session_id: str = "trip") -> None:
@@ -194,6 +194,16 @@ async def test_a_target_that_was_emptied_gets_all_again(source, make_target):
     assert texts(await target.history("trip")) == texts(await source.history("trip"))
 
 
+async def test_a_mirror_ends_also_when_it_is_woken_in_the_same_instant(source):
+    mirror = Mirror(source, OwnStore())
+    task = asyncio.create_task(mirror.run())
+    await until(lambda: rests(mirror))
+    mirror._hurry.set()
+    task.cancel()
+    await asyncio.wait([task], timeout=LONG)
+    assert task.cancelled()
+
+
 async def test_a_session_begun_anew_goes_on_there(source, make_target):
     target = make_target("target")
     await save_steps(source, 1, 3)
@@ -234,6 +244,10 @@ async def test_the_store_itself_is_no_mirror(source, store_url):
     with pytest.raises(ConfigurationError, match="the store itself"):
         async with mirroring(source, store_url):
             pass
+
+
+async def rests(mirror: Mirror) -> bool:
+    return bool(mirror._hurry._waiters)
 
 
 async def caught_up(mirror: Mirror) -> bool:
