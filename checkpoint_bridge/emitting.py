@@ -30,7 +30,6 @@ EMITTED_LIMIT = 1024 * 1024
 
 _TYPE = re.compile(r"[A-Za-z0-9][\w.-]*/[\w./-]+", re.ASCII)
 _TYPE_LENGTH = 64
-_RESERVED = {type_.partition("/")[0] for type_ in ev.VOCABULARY} | {"perdure"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +57,8 @@ def check_emission(type_: Any, data: Any) -> None:
     if not isinstance(type_, str) or not _TYPE.fullmatch(type_) or len(type_) > _TYPE_LENGTH:
         msg = f"{type_!r} is no type for an event: a prefix of your own and a name, 'app/progress'."
         raise ConfigurationError(msg, field="type")
-    prefix = type_.partition("/")[0]
-    if prefix in _RESERVED:
+    if not ev.is_of_application(type_):
+        prefix = type_.partition("/")[0]
         msg = f"Events of {prefix}/… are perdure's own; give yours a prefix of your own."
         raise ConfigurationError(msg, field="type")
     try:
@@ -85,13 +84,11 @@ def emit(connection: Connection, emission: Emission, time_ms: int) -> int:
     if row is None or row.writer != emission.run_id:
         msg = f"The session {emission.session_id} belongs to a newer run; nothing may be emitted."
         raise LogConflictError(msg)
-    data = ev.dump(emission.data)
-    call = f"{emission.seq}.{emission.index}"
-    digest = ev.digest_of(f"{emission.type}\n{data}\n{call} {emission.name}")
-    origin, there = _look(connection, emission, digest)
+    origin, there = _look(connection, emission)
     if there is not None:
         return there
-    if row.emitted + len(data) > EMITTED_LIMIT:
+    made = ev.encode(ev.NewEvent(emission.type, emission.data))
+    if row.emitted + len(made.data) > EMITTED_LIMIT:
         msg = f"The tools of one turn emit at most {EMITTED_LIMIT:,} bytes."
         raise ConfigurationError(msg, field="data")
     connection.execute(
@@ -100,44 +97,49 @@ def emit(connection: Connection, emission: Emission, time_ms: int) -> int:
             seq=row.head,
             type=emission.type,
             time_ms=time_ms,
-            data=data,
-            digest=digest,
-            origin=f"{ev.TOOL}:{origin}",
+            data=made.data,
+            digest=made.digest,
+            origin=origin,
             ignorable=True,
         )
     )
     connection.execute(
         update(sessions)
         .where(sessions.c.session_id == emission.session_id)
-        .values(head=row.head + 1, emitted=row.emitted + len(data), updated_at=time_ms)
+        .values(head=row.head + 1, emitted=row.emitted + len(made.data), updated_at=time_ms)
     )
     tell_followers(connection, emission.log_id, row.followed_until)
     return int(row.head) + 1
 
 
-def _look(connection: Connection, emission: Emission, digest: str) -> tuple[int, int | None]:
-    """The sequence of the call's announcement, and of this very event if it is there already."""
+def _look(connection: Connection, emission: Emission) -> tuple[str, int | None]:
+    """The origin that names this emission, and its sequence if it is there already."""
     rows = connection.execute(
-        select(events.c.seq, events.c.type, events.c.data, events.c.digest)
+        select(events.c.seq, events.c.type, events.c.data, events.c.origin)
         .where(
             events.c.log_id == emission.log_id,
             events.c.seq > emission.seq,
-            or_(events.c.type.in_((ev.TOOL_CALL, ev.TOOL_RESULT)), events.c.digest == digest),
+            or_(
+                events.c.type.in_((ev.TOOL_CALL, ev.TOOL_RESULT)),
+                events.c.origin.endswith(f":{emission.name}", autoescape=True),
+            ),
         )
         .order_by(events.c.seq)
     )
-    announced = None
+    origins: list[str] = []
     for row in rows.all():
-        if row.digest == digest:
-            return 0, row.seq + 1
+        if row.type not in (ev.TOOL_CALL, ev.TOOL_RESULT):
+            if row.origin in origins:
+                return row.origin, row.seq + 1
+            continue
         data = json.loads(row.data)
         if (data["seq"], data["index"]) != (emission.seq, emission.index):
             continue
         if row.type == ev.TOOL_RESULT:
             msg = "The call has its result already; nothing of it is recorded any more."
             raise ConfigurationError(msg, field="type")
-        announced = row.seq + 1
-    if announced is None:
+        origins.append(f"{ev.TOOL}:{row.seq + 1}:{emission.name}")
+    if not origins:
         msg = f"The session {emission.session_id} does not have the call that wants to emit."
         raise LogConflictError(msg)
-    return announced, None
+    return origins[-1], None

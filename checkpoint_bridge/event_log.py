@@ -416,7 +416,7 @@ def newest_event(
 def _event(row: Any, log_id: int) -> Event:
     origin = None
     if row.origin is not None:
-        kind, _, sequence = row.origin.partition(":")
+        kind, sequence = row.origin.split(":")[:2]
         origin = Origin(kind, int(sequence))
     try:
         data = ev.decode(row.type, row.data, row.content)

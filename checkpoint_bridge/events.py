@@ -63,6 +63,8 @@ VOCABULARY = frozenset(
 )
 """All types that this version writes. Of another one it only knows what ``ignorable`` says."""
 
+_RESERVED = {type_.partition("/")[0] for type_ in VOCABULARY} | {"perdure"}
+
 BULK = {
     USER_MESSAGE: "message",
     SYSTEM_MESSAGE: "message",
@@ -157,6 +159,12 @@ class Event:
             value["origin"] = {"kind": self.origin.kind, "sequence": self.origin.sequence}
         value.update((key, True) for key in ("ignorable", "inherited") if getattr(self, key))
         return value
+
+
+def is_of_application(type_: str) -> bool:
+    """Whether a type is of an application: its prefix is one that perdure never uses itself."""
+    prefix, _, name = type_.partition("/")
+    return bool(name) and prefix not in _RESERVED
 
 
 def dump(value: Any) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint_bridge.errors import SessionFormatUnsupportedError, SessionLogCorruptError
+from perdure.checkpoint_bridge.events import is_of_application
 from perdure.checkpoint_bridge.fold import SessionState
 from perdure.checkpoint_bridge.headers import SESSION_FORMAT_VERSION
 
@@ -72,8 +73,9 @@ class LogFormats:
             for number in range(version, self.version):
                 step = self.steps[number]
                 log = [_apply(step, event) for event in log]
-            # What is not known may be skipped when it is read, not when it is written anew.
-            SessionState().fold(replace(event, ignorable=False) for event in log)
+            # What is not known may be skipped when it is read, not when it is written anew; what
+            # is of an application says nothing of the conversation in any format.
+            SessionState().fold(replace(each, ignorable=_is_foreign(each)) for each in log)
         except SessionFormatUnsupportedError:
             raise
         except Exception as error:
@@ -85,7 +87,14 @@ class LogFormats:
         return log
 
 
+def _is_foreign(event: Event) -> bool:
+    """Whether it is an application's own, as tools emit them: no step may change it."""
+    return event.ignorable and is_of_application(event.type)
+
+
 def _apply(step: Step, event: Event) -> Event:
+    if _is_foreign(event):
+        return event
     type_, data = step(event.type, dict(event.data))
     return replace(event, type=type_, data=data)
 

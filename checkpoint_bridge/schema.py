@@ -99,7 +99,8 @@ events = Table(
     Column("data", SealedText, nullable=False),
     Column("ref", DigestText(64), nullable=True, doc="Digest of the message, when it is a blob."),
     Column("digest", DigestText(64), nullable=False, doc="Of type, data and message; not of time."),
-    Column("origin", String(32), nullable=True, doc="KIND:SEQUENCE of the execution it is from."),
+    # KIND:SEQUENCE of the execution that it is from; of what a tool emits also :ATTEMPT.NUMBER.
+    Column("origin", String(32), nullable=True),
     Column("ignorable", Boolean, nullable=False, doc="Who does not know the type may skip it."),
     Index("perdure_events_by_ref", "ref", sqlite_where=_IS_REF, postgresql_where=_IS_REF),
 )

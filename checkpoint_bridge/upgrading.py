@@ -92,7 +92,7 @@ def _upgrade(connection: Connection, session_id: str, formats: LogFormats) -> Se
     if row.is_busy:
         msg = f"A run of session {session_id!r} began meanwhile."
         raise LogConflictError(msg)
-    _verify(connection, row)
+    stored = _verify(connection, row)
     old = read_events(connection, row.log_id, 0)
     new = formats.upgrade(session_id, row.version, old)
     # The uid is part of idempotency keys, so it stays with the session.
@@ -105,7 +105,8 @@ def _upgrade(connection: Connection, session_id: str, formats: LogFormats) -> Se
         .returning(logs.c.id)
     ).scalar_one()
     written = []
-    for event in new:
+    # Event for event: each one stays at its place and keeps what it is from.
+    for event, before in zip(new, stored, strict=True):
         made = encode(NewEvent(event.type, event.data))
         if made.blob is not None:
             put_blob(connection, made.blob, event.time_ms)
@@ -118,9 +119,7 @@ def _upgrade(connection: Connection, session_id: str, formats: LogFormats) -> Se
                 "data": made.data,
                 "ref": made.ref,
                 "digest": made.digest,
-                "origin": None
-                if event.origin is None
-                else f"{event.origin.kind}:{event.origin.sequence}",
+                "origin": before.origin,
                 "ignorable": event.ignorable,
             }
         )
@@ -146,7 +145,8 @@ def _rows(connection: Connection, log_id: int) -> list[Any]:
     return list(connection.execute(query))
 
 
-def _verify(connection: Connection, row: SessionRow) -> None:
+def _verify(connection: Connection, row: SessionRow) -> list[Any]:
+    """All events of a log as they are stored, each one compared with its digest."""
     found = _rows(connection, row.log_id)
     for place, stored in enumerate(found):
         if stored.seq != place or not _is_as_written(stored):
@@ -155,6 +155,7 @@ def _verify(connection: Connection, row: SessionRow) -> None:
     if len(found) != row.head:
         msg = f"The log of session {row.session_id!r} ends at {len(found)}, before {row.head}."
         raise SessionLogCorruptError(msg)
+    return found
 
 
 def _is_as_written(stored: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
+from hypothesis import HealthCheck, settings
 from temporalio.client import Client
 
 from perdure.dev_server import DevServer
@@ -16,6 +17,12 @@ from perdure.process import end_now
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+# A busy machine makes no example wrong; and what a run found before is not what this one is about.
+settings.register_profile(
+    "tests", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tests")
 
 _SESSIONS: list[pytest.Session] = []
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from perdure import Agent, Chars, Tokens, derive_messages
 from perdure.checkpoint_bridge import derive_event_message, events as ev
@@ -481,7 +481,6 @@ class Conversation:
                     assert made[-len(newest) :] == newest
 
 
-@settings(max_examples=100, deadline=None)
 @given(MOVES, st.integers(1, 60))
 def test_f39_every_request_is_a_valid_transcript(moves: list[str], limit: int) -> None:
     conversation = Conversation()

@@ -6,7 +6,7 @@ import contextlib
 import json
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from perdure.checkpoint_bridge import (
     Checkpoint,
@@ -33,10 +33,6 @@ from perdure.checkpoint_bridge.stable_json import (
 )
 from perdure.checkpoint_bridge.transcript import tool_message
 from perdure.checkpoint_bridge.usage import add_model_call, restore_usage
-
-often = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
-)
 
 texts = st.text(st.characters(exclude_categories=()), max_size=8)
 numbers = st.one_of(st.integers(), st.floats(), st.integers(min_value=2**60), st.just(10**400))
@@ -102,7 +98,6 @@ def exact(value: Any) -> str:
     return json.dumps(value)
 
 
-@often
 @given(transcripts())
 def test_a_split_transcript_is_valid_for_a_provider(messages: list[dict[str, Any]]) -> None:
     before = exact(messages)
@@ -120,7 +115,6 @@ def test_a_split_transcript_is_valid_for_a_provider(messages: list[dict[str, Any
     assert exact(messages) == before
 
 
-@often
 @given(transcripts())
 def test_a_run_does_not_differ_from_itself(messages: list[dict[str, Any]]) -> None:
     compared = compare_trajectories(messages, {"messages": messages})
@@ -129,7 +123,6 @@ def test_a_run_does_not_differ_from_itself(messages: list[dict[str, Any]]) -> No
     assert json_equal(compared.a, compared.b)
 
 
-@often
 @given(transcripts(), transcripts())
 def test_call_ids_change_nothing_but_themselves(
     a: list[dict[str, Any]], b: list[dict[str, Any]]
@@ -140,7 +133,6 @@ def test_call_ids_change_nothing_but_themselves(
     assert compare_trajectories(b, renamed).diverged_at is None
 
 
-@often
 @given(transcripts(), transcripts())
 def test_divergence_is_the_same_seen_from_either_side(
     a: list[dict[str, Any]], b: list[dict[str, Any]]
@@ -152,7 +144,6 @@ def test_divergence_is_the_same_seen_from_either_side(
     ]
 
 
-@often
 @given(transcripts(), st.booleans())
 def test_sending_the_stored_history_again_adds_only_what_is_new(
     messages: list[dict[str, Any]],
@@ -164,7 +155,6 @@ def test_sending_the_stored_history_again_adds_only_what_is_new(
     assert new_session_messages([], messages, finished) == messages
 
 
-@often
 @given(transcripts(), finite)
 def test_a_patched_result_is_there_once(messages: list[dict[str, Any]], value: Any) -> None:
     for message in messages:
@@ -174,7 +164,6 @@ def test_a_patched_result_is_there_once(messages: list[dict[str, Any]], value: A
             assert results == [tool_message(call, to_json_text(value))]
 
 
-@often
 @given(values)
 def test_stable_json_takes_any_json(value: Any) -> None:
     text = stable_json(value)
@@ -185,14 +174,12 @@ def test_stable_json_takes_any_json(value: Any) -> None:
     assert json_equal(parse_json(to_json_text(value)), value)
 
 
-@often
 @given(st.one_of(texts, values.map(json.dumps), values.map(lambda v: json.dumps(v, indent=1))))
 def test_normalising_is_idempotent(raw: str) -> None:
     once = normalize_arguments(raw)
     assert normalize_arguments(once) == once
 
 
-@often
 @given(st.one_of(odd, st.dictionaries(keys, values)))
 def test_records_come_back_as_they_were(record: dict[str, Any]) -> None:
     before = exact(record)
@@ -203,7 +190,6 @@ def test_records_come_back_as_they_were(record: dict[str, Any]) -> None:
     assert exact(encode_bytes(decode_bytes(record))) == before
 
 
-@often
 @given(odd_messages, odd_messages, odd, st.booleans())
 def test_odd_json_raises_nowhere(
     a: list[Any],

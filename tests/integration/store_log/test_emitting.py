@@ -88,6 +88,7 @@ async def test_the_same_emission_is_stored_once(store, run, put):
     assert await put("1.2") == 7
     assert await put("1.1") == 6
     assert await types(store) == ["app/progress"] * 2
+    await store.verify("trip")
 
 
 async def test_nothing_is_taken_from_a_call_that_has_its_result(store, run, put, make):

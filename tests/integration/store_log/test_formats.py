@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import select, update
 
 from perdure.checkpoint_bridge import SqlStore, events as ev
+from perdure.checkpoint_bridge.emitting import Emission, emit
 from perdure.checkpoint_bridge.errors import (
     SessionFormatUnsupportedError,
     SessionLogCorruptError,
@@ -107,6 +108,44 @@ async def test_f102_forks_of_an_older_log_keep_their_beginning(store, begin, mak
         assert len(await newer.events("trip")) == 9
         await newer.delete("trip")
     assert rows() == {}
+
+
+async def emitting(store: Any, begin: Any, make: Any, type_: str) -> Any:
+    """A session of format 1 in which a tool has emitted an event."""
+    run = await begin(store)
+    call = NewEvent(ev.TOOL_CALL, {"seq": 2, "index": 0, "name": "look"})
+    await run.append(make.answer("", "look"), call, save=ev.IN_PROGRESS)
+    emission = Emission("trip", run.log_id, run.run_id, 2, 0, "1.1", type_, {"text": "half"})
+    run.head = await store.database.write(emit, emission, 7)
+    await run.append(make.result(2, 0, "look"), NewEvent(ev.STEP_END, {}), save=ev.IN_PROGRESS)
+    await run.finish("Done.")
+    return run
+
+
+async def test_f102_what_tools_emit_passes_unchanged(store, begin, make, sql_url):
+    run = await emitting(store, begin, make, "app/progress")
+    (before,) = [each for each in await store.events("trip") if each.ignorable]
+
+    def careful(type_: str, data: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        assert type_ in ev.VOCABULARY
+        return type_, {**data, "text": 0}
+
+    async with reading(sql_url, LogFormats(2, {1: careful})) as newer:
+        log = await newer.events("trip")
+        assert log[before.seq] == before
+        assert log[before.seq - 1].data["text"] == 0
+        row = await newer.session("trip")
+        old, new = [await newer.database.read(stored, each) for each in (run.log_id, row.log_id)]
+        assert new[before.seq][1:] == old[before.seq][1:]
+        await newer.verify("trip")
+
+
+async def test_f102_an_unknown_event_of_ours_is_not_guessed(store, begin, make, sql_url):
+    await emitting(store, begin, make, "turn/mood")
+    async with reading(sql_url, FORMATS) as newer:
+        with pytest.raises(SessionFormatUnsupportedError):
+            await newer.load("trip")
+    assert (await store.session("trip")).version == 1
 
 
 async def test_f102_a_step_that_fails_publishes_nothing(store, begin, make, sql_url):
