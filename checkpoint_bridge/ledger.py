@@ -2,7 +2,8 @@
 
 A row says *started* before the effect and holds the outcome after it. So whoever comes after a
 crash knows whether a call never began, may have happened, or is done and what it gave. What the
-outcome means for the conversation goes into the log in the same transaction.
+outcome means for the conversation goes into the log in the same transaction; the message is then
+there alone, since it is the larger part of a store.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, select, text
 
+from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.blobs import get_blob, put_blob
 from perdure.checkpoint_bridge.errors import LogConflictError
-from perdure.checkpoint_bridge.event_log import append, lock_session
-from perdure.checkpoint_bridge.events import INLINE_LIMIT, dump
+from perdure.checkpoint_bridge.event_log import append, lock_session, read_events
+from perdure.checkpoint_bridge.events import INLINE_LIMIT, digest_of, dump
 from perdure.checkpoint_bridge.schema import effects, logs
 
 if TYPE_CHECKING:
@@ -121,6 +123,12 @@ _END = (
     .bindparams(*_typed("outcome", "message", "ref"))
     .columns(*_COLUMNS)
 )
+_KEEP = text(
+    """
+    UPDATE perdure_effects SET message = :message, ref = :ref
+    WHERE log_id = :log_id AND seq = :seq AND call_index = :call_index
+    """
+).bindparams(*_typed("message", "ref"))
 _FIND = text(
     f"""
     SELECT {_RETURNED} FROM perdure_effects
@@ -157,7 +165,7 @@ def begin_effect(
     if row is None:
         msg = f"The session {session_id} belongs to a newer run; this call must not happen."
         raise LogConflictError(msg)
-    return _effect(row, get_blob(connection, row.ref) if row.ref else row.message)
+    return _found(connection, effect_id, row)
 
 
 def end_effect(
@@ -196,21 +204,23 @@ def end_effect(
         raise LogConflictError(msg)
     content = dump(message)
     ref = put_blob(connection, content, time_ms) if len(content) > INLINE_LIMIT else None
-    values = {
-        "name": name,
-        "time_ms": time_ms,
-        "outcome": dump(outcome),
-        "message": None if ref else content,
-        "ref": ref,
-    }
+    kept: dict[str, Any] = {"message": None if ref else content, "ref": ref}
+    nowhere = dict.fromkeys(kept)
+    values = {"name": name, "time_ms": time_ms, "outcome": dump(outcome)}
+    values |= kept if record is None else nowhere
     row = connection.execute(_END, {**_keys(effect_id), **values}).one_or_none()
-    effect = find_effect(connection, effect_id) if row is None else _effect(row, content)
-    assert effect is not None
-    effect.late = row is None
+    if row is None:
+        effect = find_effect(connection, effect_id)
+        assert effect is not None
+        effect.late = True
+    else:
+        effect = _effect(row, content, ref)
     batch = record(effect, session.head) if record is not None else None
     if batch is not None:
         with contextlib.suppress(LogConflictError):
             effect.head = append(connection, batch, keep_saves=keep_saves, session=session)
+    if record is not None and effect.head is None and not effect.late:
+        connection.execute(_KEEP, {**_keys(effect_id), **kept})
     return effect
 
 
@@ -235,7 +245,7 @@ def find_effect(connection: Connection, effect_id: EffectId) -> Effect | None:
     row = connection.execute(_FIND, _keys(effect_id)).one_or_none()
     if row is None:
         return None
-    return _effect(row, get_blob(connection, row.ref) if row.ref else row.message)
+    return _found(connection, effect_id, row)
 
 
 def log_uid(connection: Connection, log_id: int) -> str:
@@ -244,14 +254,38 @@ def log_uid(connection: Connection, log_id: int) -> str:
     return uid
 
 
-def _effect(row: Any, content: str | None) -> Effect:
+def _found(connection: Connection, effect_id: EffectId, row: Any) -> Effect:
+    """The effect of a row, with its message, wherever that is."""
+    content, ref = row.message, row.ref
+    if ref is not None:
+        content = get_blob(connection, ref)
+    elif content is None and row.outcome is not None:
+        content = _recorded(connection, effect_id)
+        ref = digest_of(content) if content and len(content) > INLINE_LIMIT else None
+    return _effect(row, content, ref)
+
+
+def _recorded(connection: Connection, effect_id: EffectId) -> str | None:
+    """The message that an effect came to, as the log has it."""
+    is_answer = effect_id.index == MODEL_CALL
+    for event in read_events(connection, effect_id.log_id, effect_id.seq):
+        if event.type == ev.ASSISTANT_MESSAGE and is_answer:
+            return dump(event.data["message"])
+        if event.type == ev.TOOL_RESULT:
+            place = (event.data["seq"], event.data["index"])
+            if place == (effect_id.seq, effect_id.index):
+                return dump(event.data["message"])
+    return None
+
+
+def _effect(row: Any, content: str | None, ref: str | None) -> Effect:
     return Effect(
         name=row.name,
         started_at=row.started_at,
         starts=row.starts,
         outcome=None if row.outcome is None else json.loads(row.outcome),
         message=None if content is None else json.loads(content),
-        ref=row.ref,
+        ref=ref,
         size=len(content or ""),
         attempts=json.loads(row.attempts),
     )

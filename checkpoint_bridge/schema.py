@@ -121,6 +121,7 @@ inputs = Table(
     Column("session_id", String(200), primary_key=True),
     Column("digest", DigestText(64), primary_key=True, index=True, doc="Of a blob."),
     Column("created_at", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
 )
 """Names large input from before its run opens until its session goes."""
 
@@ -148,10 +149,11 @@ effects = Table(
     Column("started_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger, nullable=True, doc="Set when the outcome is here."),
     Column("outcome", SealedText, nullable=True, doc="JSON, without the message."),
-    Column("message", SealedText, nullable=True),
+    Column("message", SealedText, nullable=True, doc="Unless the log has it."),
     Column("ref", DigestText(64), nullable=True),
     Column("attempts", SealedText, nullable=False, doc="Failed attempts, a JSON list."),
     Index("perdure_effects_by_ref", "ref", sqlite_where=_IS_REF, postgresql_where=_IS_REF),
+    sqlite_with_rowid=False,
 )
 
 approvals = Table(
@@ -176,6 +178,7 @@ mirrors = Table(
     Column("session_id", String(200), primary_key=True),
     Column("log_id", BigInteger, nullable=False, doc="Of a session begun anew: of the old one."),
     Column("through_seq", BigInteger, nullable=False, doc="Of the newest save that is there."),
+    sqlite_with_rowid=False,
 )
 
 mirror_leases = Table(
@@ -184,6 +187,7 @@ mirror_leases = Table(
     Column("name", String(200), primary_key=True),
     Column("owner", String(64), nullable=False, doc="Who alone writes to the mirror."),
     Column("until_ms", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
 )
 
 claims = Table(
@@ -203,4 +207,5 @@ keys = Table(
     metadata,
     Column("key_id", String(64), primary_key=True, doc="A key that content is encrypted with."),
     Column("sealed", Text, nullable=False, doc="The key of the digests, sealed by this key."),
+    sqlite_with_rowid=False,
 )

@@ -27,6 +27,7 @@ def upgrade() -> None:
         sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("session_id", "digest"),
+        sqlite_with_rowid=False,
     )
     op.create_index(op.f("ix_perdure_inputs_digest"), "perdure_inputs", ["digest"], unique=False)
     op.create_table(
@@ -34,6 +35,7 @@ def upgrade() -> None:
         sa.Column("key_id", sa.String(length=64), nullable=False),
         sa.Column("sealed", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("key_id"),
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "perdure_logs",
@@ -103,6 +105,7 @@ def upgrade() -> None:
             ["perdure_logs.id"],
         ),
         sa.PrimaryKeyConstraint("log_id", "seq", "call_index"),
+        sqlite_with_rowid=False,
     )
     op.create_index(
         "perdure_effects_by_ref",
@@ -157,6 +160,7 @@ def upgrade() -> None:
         sa.Column("owner", sa.String(length=64), nullable=False),
         sa.Column("until_ms", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("name"),
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "perdure_mirrors",
@@ -165,6 +169,7 @@ def upgrade() -> None:
         sa.Column("log_id", sa.BigInteger(), nullable=False),
         sa.Column("through_seq", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("name", "session_id"),
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "perdure_saves",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from perdure.checkpoint_bridge import SqlStore, events as ev
 from perdure.checkpoint_bridge.errors import LogConflictError
+from perdure.checkpoint_bridge.schema import effects
 
 TRIP = {"session_id": "trip", "run_id": "run-1", "name": "book"}
 NAMED = {"session_id": "trip", "name": "book"}
@@ -111,6 +114,26 @@ async def test_an_outcome_and_what_it_means_are_stored_together(store, begin, ma
     again = await store.end_effect(run.effect(-1), **given)
     assert (again.head, again.late) == (run.head + 1, True)
     assert len(await store.events("trip")) == run.head + 1
+
+
+@pytest.mark.parametrize("size", [1, 10_000])
+async def test_a_message_that_the_log_has_is_not_stored_twice(store, begin, make, size):
+    run = await begin(store)
+    bare = make.result(run.head, 0, "x" * size)
+    message = bare.data["message"]
+    await store.begin_effect(run.effect(), **TRIP)
+    place = {"seq": run.effect().seq, "index": run.effect().index}
+    result = replace(bare, data={**place, "message": message})
+    ended = await store.end_effect(
+        run.effect(), **NAMED, outcome={}, message=message, record=recording(run, result)
+    )
+    kept = await store.database.read(
+        lambda connection: connection.execute(select(effects.c.message, effects.c.ref)).one()
+    )
+    assert tuple(kept) == (None, None)
+    for found in (await store.effect(run.effect()), await store.begin_effect(run.effect(), **TRIP)):
+        assert (found.message, found.ref, found.size) == (message, ended.ref, ended.size)
+        assert (found.ref is None) == (size == 1)
 
 
 @pytest.mark.parametrize("how", ["closed", "replaced"])
