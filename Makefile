@@ -78,6 +78,8 @@ wheel: $(VENV)/.dev  ## Build, install the wheel alone into a clean environment 
 	$(WHEEL)/bin/python $(PIP) install -c requirements-dev.txt dist/*.whl
 	$(WHEEL)/bin/python -I .ci/check_wheel.py dist/*.whl dist/*.tar.gz
 	$(WHEEL)/bin/perdure --help >/dev/null
+	$(WHEEL)/bin/python $(PIP) install -c requirements-dev.txt "$$(ls dist/*.whl)[dev-server]"
+	cd $$(mktemp -d) && $(CURDIR)/$(WHEEL)/bin/perdure demo --json >/dev/null
 
 requirements: $(VENV)/.dev  ## Compile requirements-dev.txt anew (make sure it is Python 3.11)
 	$(BIN)/python $(PIP) install 'pip-tools>=7.5'

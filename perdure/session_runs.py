@@ -151,6 +151,7 @@ class SessionRuns:
                     id=self.prefix + session_id,
                     task_queue=self.task_queue,
                     static_summary=f"{request['agent']}: {session_id}"[:_TITLE_LENGTH],
+                    static_details=_details(request["agent"], session_id),
                     memo=None if claim is None else {_CLAIM: claim},
                 )
             except WorkflowAlreadyStartedError:
@@ -207,3 +208,11 @@ class SessionRuns:
                 f"in namespace {self.temporal.namespace!r}."
             )
             raise SessionConflictError(msg)
+
+
+def _details(agent: str, session_id: str) -> str:
+    """What the Temporal UI says of a run for good; names alone, no content."""
+    return (
+        f"A run of the agent `{agent}` in the session `{session_id}`. What is said is in the "
+        f"store: `perdure show {session_id}`, `perdure events {session_id}`."
+    )
