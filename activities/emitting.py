@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.activities.liveness import until_stored
 from perdure.checkpoint_bridge.emitting import Emission, check_emission, emit
@@ -11,8 +11,12 @@ from perdure.checkpoint_bridge.errors import PerdureError
 from perdure.checkpoint_bridge.stored import now_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from perdure.activities.wire import ToolTask
     from perdure.checkpoint_bridge.sql_store import SqlStore
+
+T = TypeVar("T")
 
 
 class Emitter:
@@ -26,8 +30,12 @@ class Emitter:
         self._loop = asyncio.get_running_loop()
 
     async def emit(self, type_: str, data: dict[str, Any]) -> int:
-        """Append an event and give its committed sequence."""
+        """Append an event of the application's own and give its committed sequence."""
         check_emission(type_, data)
+        return await self.append(type_, data)
+
+    async def append(self, type_: str, data: dict[str, Any]) -> int:
+        """Append an event of the call, as it is, and give its committed sequence."""
         self._count += 1
         emission = Emission(
             session_id=self._task.session_id,
@@ -43,9 +51,19 @@ class Emitter:
 
     def emit_from_thread(self, type_: str, data: dict[str, Any]) -> int:
         """The same for code that runs in a thread: it waits for the commit."""
+        return self.from_thread("emit", lambda: self.emit(type_, data))
+
+    def from_thread(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What ``name`` does, for code that runs in a thread: it waits for the end.
+
+        Raises:
+            PerdureError: it was called in an event loop, which would wait for itself.
+        """
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run_coroutine_threadsafe(self.emit(type_, data), self._loop).result()
-        msg = "emit_from_thread is for tools that are plain functions; here, await ctx.emit(…)."
+            return asyncio.run_coroutine_threadsafe(work(), self._loop).result()
+        msg = (
+            f"{name}_from_thread is for tools that are plain functions; here, await ctx.{name}(…)."
+        )
         raise PerdureError(msg)

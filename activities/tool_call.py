@@ -24,6 +24,7 @@ from perdure.activities.failures import boundary
 from perdure.activities.liveness import heartbeats, until_stored
 from perdure.activities.packing import packed
 from perdure.activities.planning import arguments_digest, parse_arguments
+from perdure.activities.session_kv import SessionKV
 from perdure.activities.wire import ACTIVITY_TOOL, AMBIGUOUS, ASK, ToolOutcome, ToolTask
 from perdure.checkpoint_bridge import tool_errors
 from perdure.checkpoint_bridge.answers import result_entry, step_end
@@ -184,6 +185,7 @@ class ToolCall(Deps):
             logging.getLogger(f"perdure.tools.{task.tool}"),
             {"session_id": task.session_id, "tool_call_id": task.call_id},
         )
+        emitter = Emitter(self.store, task, effect.starts)
         return ToolContext(
             session_id=task.session_id,
             run_id=task.run_id,
@@ -192,7 +194,8 @@ class ToolCall(Deps):
             attempt=effect.starts,
             logger=logger,
             beat=_beat_from_anywhere(),
-            emitter=Emitter(self.store, task, effect.starts),
+            emitter=emitter,
+            kv=SessionKV(self.store, task, emitter),
         )
 
     async def _run(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from perdure.checkpoint_bridge.events import dump
 from perdure.checkpoint_bridge.fold import SessionState
 from perdure.checkpoint_bridge.messages import Message
 
@@ -23,6 +25,26 @@ def derive_messages(events: Iterable[Event]) -> list[Message]:
         A new list of frozen messages: the list is the caller's, the messages are read-only.
     """
     return messages_of(SessionState().fold(events))
+
+
+def fold(events: Iterable[Event]) -> tuple[list[Message], dict[str, Any]]:
+    """The conversation that a log has come to, and the key-value state of the session's tools.
+
+    Args:
+        events: a log from its beginning, in order.
+
+    Returns:
+        The messages as :func:`derive_messages` gives them, and the values by their keys, which
+        are copies. A key whose value is ``None`` was set to ``null``.
+    """
+    state = SessionState().fold(events)
+    return messages_of(state), kv_of(state)
+
+
+def kv_of(state: SessionState) -> dict[str, Any]:
+    """A copy of the key-value state of a folded log."""
+    kept: dict[str, Any] = json.loads(dump(state.kv))
+    return kept
 
 
 def messages_of(state: SessionState) -> list[Message]:

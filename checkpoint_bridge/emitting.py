@@ -1,7 +1,8 @@
-"""Events of an application's own, which a tool puts into the log while its call runs.
+"""Events that a tool puts into the log while its call runs: an application's own, and its state.
 
 The run is the only writer of a log; a tool that emits writes beside it. So its events say nothing
-of the conversation, are marked as ignorable, and a run's own events go behind them
+of the conversation, are marked as ignorable (who does not know the type can read the messages
+without it), and a run's own events go behind them
 (:func:`.event_log.append`). That holds as long as the call has no result: after that, nothing is
 taken from it any more.
 """
@@ -61,11 +62,7 @@ def check_emission(type_: Any, data: Any) -> None:
         prefix = type_.partition("/")[0]
         msg = f"Events of {prefix}/… are perdure's own; give yours a prefix of your own."
         raise ConfigurationError(msg, field="type")
-    try:
-        same = isinstance(data, dict) and json.loads(ev.dump(data)) == data
-    except (TypeError, ValueError, RecursionError):
-        same = False
-    if not same:
+    if not isinstance(data, dict) or not ev.is_plain_json(data):
         msg = f"The data of {type_} is not an object of plain JSON."
         raise ConfigurationError(msg, field="data")
 

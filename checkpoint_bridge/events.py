@@ -1,7 +1,8 @@
 """The event log's vocabulary and envelope.
 
-Names are those of ``seed-session-event-log.txt``; ``transcript_delta`` is the rewrite event of
-``seed-session-history-and-recovery.txt``, and the few that neither has are marked as ours.
+Names are those of ``seed-session-event-log.txt``; ``transcript_delta``, ``kv_set`` and
+``kv_delete`` are of ``seed-session-history-and-recovery.txt``, and the few that neither has are
+marked as ours.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ SUBAGENT_PAUSED = "subagent/paused"
 """Ours: ``{id, session, path, toolName}``: a sub-agent of the run waits for that approval."""
 AGENT_DRIFT = "agent/drift"
 """Ours: what differs between the agent that started and the one that goes on."""
+KV_SET = "kv_set"
+"""``{key, value}``: a tool of the session keeps a value; ``null`` is one."""
+KV_DELETE = "kv_delete"
+"""``{key}``: the session has no value under it any more."""
 BUSINESS_STATE = "business_state/set"
 """Ours: ``{value}``."""
 CHECKPOINT_SET = "checkpoint/set"
@@ -57,7 +62,7 @@ VOCABULARY = frozenset(
         *(USER_MESSAGE, SYSTEM_MESSAGE, ASSISTANT_MESSAGE, ASSISTANT_ATTEMPT),
         *(TOOL_CALL, TOOL_RESULT, REQUEST_HEADER, TRANSCRIPT_DELTA),
         *(APPROVAL_REQUESTED, APPROVAL_DECIDED, APPROVAL_GRANTED, AGENT_DRIFT, BUSINESS_STATE),
-        SUBAGENT_PAUSED,
+        *(SUBAGENT_PAUSED, KV_SET, KV_DELETE),
         *(CHECKPOINT_SET, SESSION_CLEARED, SESSION_ENDED, RUN_DISCARDED, END_SEED),
     }
 )
@@ -176,6 +181,14 @@ def dump(value: Any) -> str:
     return json.dumps(
         value, ensure_ascii=True, allow_nan=False, separators=(",", ":"), sort_keys=True
     )
+
+
+def is_plain_json(value: Any) -> bool:
+    """Whether a value comes back from JSON as it is."""
+    try:
+        return bool(json.loads(dump(value)) == value)
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 def iso(time_ms: int) -> str:

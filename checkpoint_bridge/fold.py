@@ -68,6 +68,8 @@ class SessionState:
         """Decisions on that turn's calls, by index."""
         self.grants: set[str] = set()
         """Tools that were approved for the session."""
+        self.kv: dict[str, Any] = {}
+        """What the session's tools keep; ``None`` is a value (:mod:`.session_kv`)."""
         self.raw: dict[str, Any] | None = None
         """Fields of a record that came from outside, until something is added to it."""
         self.fields: dict[str, Any] = {}
@@ -122,6 +124,7 @@ class SessionState:
         other.announced = set(self.announced)
         other.decided = dict(self.decided)
         other.grants = set(self.grants)
+        other.kv = dict(self.kv)
         other.fields = dict(self.fields)
         return other
 
@@ -284,6 +287,12 @@ class SessionState:
     def _on_request_header(self, data: dict[str, Any], _seq: int) -> None:
         self.request_config = data["config"]
 
+    def _on_kv_set(self, data: dict[str, Any], _seq: int) -> None:
+        self.kv[data["key"]] = data["value"]
+
+    def _on_kv_delete(self, data: dict[str, Any], _seq: int) -> None:
+        self.kv.pop(data["key"], None)
+
     def _on_business_state(self, data: dict[str, Any], _seq: int) -> None:
         self._touch()
         self.fields["businessState"] = data["value"]
@@ -399,6 +408,8 @@ _HANDLERS = {
     ev.APPROVAL_DECIDED: "_on_approval_decided",
     ev.APPROVAL_GRANTED: "_on_approval_granted",
     ev.REQUEST_HEADER: "_on_request_header",
+    ev.KV_SET: "_on_kv_set",
+    ev.KV_DELETE: "_on_kv_delete",
     ev.BUSINESS_STATE: "_on_business_state",
     ev.CHECKPOINT_SET: "_on_checkpoint_set",
     ev.END_SEED: "_on_end_seed",

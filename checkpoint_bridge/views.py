@@ -34,6 +34,8 @@ BRAIN_NAMES = {
     ev.APPROVAL_GRANTED: "approval_granted",
     ev.SUBAGENT_PAUSED: "subagent_paused",
     ev.AGENT_DRIFT: "agent_drift",
+    ev.KV_SET: "kv_set",
+    ev.KV_DELETE: "kv_delete",
     ev.BUSINESS_STATE: "business_state_set",
     ev.CHECKPOINT_SET: "checkpoint_set",
     ev.SESSION_CLEARED: "session_cleared",

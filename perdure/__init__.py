@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         ForkPatch as ForkPatch,
         compare_trajectories as compare_trajectories,
     )
-    from perdure.checkpoint_bridge.derived import derive_messages as derive_messages
+    from perdure.checkpoint_bridge.derived import derive_messages as derive_messages, fold as fold
     from perdure.checkpoint_bridge.errors import (
         PerdureError as PerdureError,
         PropagatingToolError as PropagatingToolError,
@@ -45,6 +45,7 @@ _EXPORTS = {
     "compare_trajectories": "perdure.checkpoint_bridge.trajectory",
     "connect": "perdure.client",
     "derive_messages": "perdure.checkpoint_bridge.derived",
+    "fold": "perdure.checkpoint_bridge.derived",
     "run_agent": "perdure.workflows.calling",
     "tool": "perdure.tools",
 }
@@ -63,6 +64,7 @@ __all__ = [
     "compare_trajectories",
     "connect",
     "derive_messages",
+    "fold",
     "run_agent",
     "tool",
 ]

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, create_model
 from pydantic.errors import PydanticUserError
 
 from perdure.checkpoint_bridge.errors import ConfigurationError
+from perdure.tool_kv import ToolKV
 
 if TYPE_CHECKING:
     import logging
@@ -56,6 +57,8 @@ class ToolContext:
     beat: Callable[..., None] = field(default=lambda *_: None, repr=False)
     emitter: Emits | None = field(default=None, repr=False)
     """What puts events into the log; ``None`` outside of a run."""
+    kv: ToolKV = field(default_factory=ToolKV, repr=False)
+    """The session's key-value state, which its tools share and no model is shown."""
 
     def heartbeat(self, *details: Any) -> None:
         """Show progress in the Temporal UI. Not needed to stay alive: that is automatic."""

@@ -6,11 +6,11 @@ Everything here reads the store alone, so it works while no worker runs.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.activities.providers.base import ModelRequest, ToolSpec
 from perdure.checkpoint_bridge import events as ev
-from perdure.checkpoint_bridge.derived import messages_of
+from perdure.checkpoint_bridge.derived import kv_of, messages_of
 from perdure.checkpoint_bridge.entries import Entry, entries_of
 from perdure.checkpoint_bridge.errors import ConfigurationError, LogConflictError
 from perdure.checkpoint_bridge.fold import SessionState
@@ -107,6 +107,27 @@ class Reading(SessionPart):
             SessionFormatUnsupportedError: the log holds an event that is not known here.
             ConfigurationError: the log does not reach so far.
         """
+        state = await self._state(through_sequence)
+        return Transcript(messages_of(state), state.through)
+
+    async def kv(self, through_sequence: int | None = None) -> dict[str, Any]:
+        """The key-value state that the session's tools keep (``ctx.kv``).
+
+        Args:
+            through_sequence: as it was at this event; default: now.
+
+        Returns:
+            The values by their keys, as copies. ``None`` is a value that was set; what was
+            deleted has no key.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
+            SessionFormatUnsupportedError: the log holds an event that is not known here.
+            ConfigurationError: the log does not reach so far.
+        """
+        return kv_of(await self._state(through_sequence))
+
+    async def _state(self, through_sequence: int | None) -> SessionState:
         log_id, head = await self.store.database.read(place_of, self.session_id)
         through = head if through_sequence is None else through_sequence
         _check_cursor("through_sequence", through)
@@ -114,11 +135,10 @@ class Reading(SessionPart):
             msg = f"The log of {self.session_id} ends at sequence {head}, before {through}."
             raise ConfigurationError(msg, field="through_sequence")
         try:
-            state = await self.store.state(log_id, through)
+            return await self.store.state(log_id, through)
         except LogConflictError:
             await self.store.database.read(place_of, self.session_id)
             raise
-        return Transcript(messages_of(state), through)
 
     async def request_at(self, sequence: int) -> ModelRequest:
         """The request that the answer at a sequence came to, as the provider got it.

@@ -16,7 +16,7 @@ WORKFLOWS = "perdure.workflows"
 # Folder: what it may import of ours besides itself. perdure/ may import everything.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "checkpoint_bridge": (),
-    "activities": (BRIDGE, "perdure.agent", "perdure.tools"),
+    "activities": (BRIDGE, "perdure.agent", "perdure.tool_kv", "perdure.tools"),
     # failures: the one place where an error becomes retryable or not, for both sides.
     "workflows": (
         *(f"{ACTIVITIES}.{name}" for name in ("wire", "packing", "failures")),

@@ -117,3 +117,17 @@ async def test_f29_a_turn_emits_a_bounded_amount(store, run, put, make):
     assert EMITTED_LIMIT // 2 < row.emitted < EMITTED_LIMIT
     await run.append(make.start("run-1", turn=2))
     assert (await store.session("trip")).emitted == 0
+
+
+async def test_f26_a_call_that_is_repeated_sets_the_same_again(store, run, put, begin):
+    kept = {"type": ev.KV_SET, "data": {"key": "k", "value": None}}
+    # An attempt whose commit was not heard of; then one more, in another worker.
+    assert await put("1.1", **kept) == await put("1.1", **kept) == 6
+    assert await put("2.1", **kept) == 7
+    assert (await store.state(run.log_id, 7)).kv == {"k": None}
+    assert await put("2.2", type=ev.KV_DELETE, data={"key": "k"}) == 8
+    assert await types(store) == [ev.KV_SET, ev.KV_SET, ev.KV_DELETE]
+    assert (await store.state(run.log_id, 8)).kv == {}
+    await begin(store, run_id="run-2", text="Hello?")
+    with pytest.raises(LogConflictError, match="newer run"):
+        await put("2.3", **kept)
