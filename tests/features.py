@@ -135,8 +135,6 @@ FEATURES = {
 LATER = {
     12: "there are no environments yet",
     14: "there are no environments yet; a run that waits costs nothing",
-    26: "a key-value state comes later; transcript_delta is in the log",
-    27: "a key-value state comes later",
     50: "token deltas come later; without a sink no telemetry is stored",
     78: "tools that go on in the background come later",
     79: "tools that go on in the background come later",
