@@ -14,10 +14,10 @@ from perdure.activities.liveness import kept_alive
 from perdure.activities.wire import ACTIVITY_CHILD, AnswerTask, CallPlace, ToolOutcome
 from perdure.checkpoint_bridge.child_answers import answer_message
 from perdure.checkpoint_bridge.errors import SessionNotFoundError
-from perdure.checkpoint_bridge.events import INLINE_LIMIT, dump
+from perdure.checkpoint_bridge.log.events import INLINE_LIMIT, dump
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 
 
 class Answers(Deps):

@@ -10,9 +10,9 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from perdure.activities.wire import PREVIEW_LENGTH, Content
-from perdure.checkpoint_bridge.events import INLINE_LIMIT, dump
-from perdure.checkpoint_bridge.messages import text_of
-from perdure.checkpoint_bridge.stable_json import MAX_NESTING
+from perdure.checkpoint_bridge.format.messages import text_of
+from perdure.checkpoint_bridge.format.stable_json import MAX_NESTING
+from perdure.checkpoint_bridge.log.events import INLINE_LIMIT, dump
 
 
 class NotJsonError(ValueError):

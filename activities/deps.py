@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from perdure.activities.wire import ModelTask, ToolTask
     from perdure.agent import Agent
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 
 Task = TypeVar("Task", "ModelTask", "ToolTask")
 

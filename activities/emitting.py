@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from perdure.activities.liveness import until_stored
 from perdure.checkpoint_bridge.emitting import Emission, check_emission, emit
 from perdure.checkpoint_bridge.errors import PerdureError
-from perdure.checkpoint_bridge.stored import now_ms
+from perdure.checkpoint_bridge.stores.stored import now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from perdure.activities.wire import ToolTask
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint_bridge.messages import text_of
+from perdure.checkpoint_bridge.format.messages import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

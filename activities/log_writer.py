@@ -25,7 +25,6 @@ from perdure.activities.wire import (
     InputApplied,
     InputTask,
 )
-from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.closing import Ending, close_turn
 from perdure.checkpoint_bridge.errors import (
     AgentDriftError,
@@ -37,14 +36,15 @@ from perdure.checkpoint_bridge.errors import (
     ResumeToolMissingError,
     StorageError,
 )
-from perdure.checkpoint_bridge.event_log import Batch
-from perdure.checkpoint_bridge.events import NewEvent
-from perdure.checkpoint_bridge.fingerprints import describe_drift, drift_of
-from perdure.checkpoint_bridge.transcript import new_session_messages
+from perdure.checkpoint_bridge.format.fingerprints import describe_drift, drift_of
+from perdure.checkpoint_bridge.format.transcript import new_session_messages
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.events import NewEvent
+from perdure.checkpoint_bridge.tables.event_log import Batch
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.approvals import ApprovalRow
-    from perdure.checkpoint_bridge.fold import SessionState
+    from perdure.checkpoint_bridge.log.fold import SessionState
+    from perdure.checkpoint_bridge.tables.approvals import ApprovalRow
 
 _CLOSE_TRIES = 5
 

@@ -21,21 +21,21 @@ from perdure.activities.packing import packed
 from perdure.activities.planning import announce, plan_calls
 from perdure.activities.providers.base import ModelRequest, ModelResponse, ToolSpec
 from perdure.activities.wire import ACTIVITY_MODEL, CallPlan, ModelTask, ModelTurn
-from perdure.checkpoint_bridge import events as ev
-from perdure.checkpoint_bridge.answers import answer_entry
 from perdure.checkpoint_bridge.errors import (
     LogConflictError,
     PerdureError,
     ProviderError,
     RunFailedError,
 )
-from perdure.checkpoint_bridge.event_log import Batch
-from perdure.checkpoint_bridge.events import dump
-from perdure.checkpoint_bridge.ledger import MODEL_CALL, Effect, EffectId
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.answers import answer_entry
+from perdure.checkpoint_bridge.log.events import dump
+from perdure.checkpoint_bridge.log.request_messages import history_record, recorded_messages
+from perdure.checkpoint_bridge.log.request_record import capped, request_config
 from perdure.checkpoint_bridge.redaction import safe_text
-from perdure.checkpoint_bridge.request_messages import history_record, recorded_messages
-from perdure.checkpoint_bridge.request_record import capped, request_config
-from perdure.checkpoint_bridge.stored import now_ms
+from perdure.checkpoint_bridge.stores.stored import now_ms
+from perdure.checkpoint_bridge.tables.event_log import Batch
+from perdure.checkpoint_bridge.tables.ledger import MODEL_CALL, Effect, EffectId
 
 if TYPE_CHECKING:
     from perdure.agent import Agent

@@ -22,8 +22,6 @@ from perdure.activities.wire import (
     RunFacts,
     ToolPolicy,
 )
-from perdure.checkpoint_bridge import events as ev
-from perdure.checkpoint_bridge.answers import attempt_events, grant_of
 from perdure.checkpoint_bridge.closing import close_turn, crash_ending, failed_attempts
 from perdure.checkpoint_bridge.errors import (
     AgentDriftError,
@@ -32,29 +30,31 @@ from perdure.checkpoint_bridge.errors import (
     ResumeToolMissingError,
     SessionAwaitingApprovalError,
 )
-from perdure.checkpoint_bridge.event_log import Batch
-from perdure.checkpoint_bridge.events import NewEvent, NewSave
-from perdure.checkpoint_bridge.fingerprints import describe_drift, drift_of
-from perdure.checkpoint_bridge.fold import SessionState
-from perdure.checkpoint_bridge.ledger import MODEL_CALL, EffectId
-from perdure.checkpoint_bridge.lineage import ancestors
-from perdure.checkpoint_bridge.messages import text_of
-from perdure.checkpoint_bridge.sessions import refuse_ended
-from perdure.checkpoint_bridge.tool_results import decided_result
-from perdure.checkpoint_bridge.transcript import (
+from perdure.checkpoint_bridge.format.fingerprints import describe_drift, drift_of
+from perdure.checkpoint_bridge.format.messages import text_of
+from perdure.checkpoint_bridge.format.tool_results import decided_result
+from perdure.checkpoint_bridge.format.transcript import (
     input_messages,
     is_injected,
     new_session_messages,
     split_pending_turn,
 )
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.answers import attempt_events, grant_of
+from perdure.checkpoint_bridge.log.events import NewEvent, NewSave
+from perdure.checkpoint_bridge.log.fold import SessionState
+from perdure.checkpoint_bridge.log.lineage import ancestors
+from perdure.checkpoint_bridge.tables.event_log import Batch
+from perdure.checkpoint_bridge.tables.ledger import MODEL_CALL, EffectId
+from perdure.checkpoint_bridge.tables.sessions import refuse_ended
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure.agent import Agent
-    from perdure.checkpoint_bridge.approvals import ApprovalRow
-    from perdure.checkpoint_bridge.sessions import SessionRow
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
+    from perdure.checkpoint_bridge.tables.approvals import ApprovalRow
+    from perdure.checkpoint_bridge.tables.sessions import SessionRow
 
 _OPEN_TRIES = 5
 CONTINUE = "continue"

@@ -15,9 +15,9 @@ from temporalio import activity
 
 from perdure.activities.content import to_json_value
 from perdure.activities.wire import CallPlan, Content
-from perdure.checkpoint_bridge.events import digest_of, dump
-from perdure.checkpoint_bridge.tool_errors import not_found_message, tool_error_result
-from perdure.checkpoint_bridge.tool_results import error_result
+from perdure.checkpoint_bridge.format.tool_errors import not_found_message, tool_error_result
+from perdure.checkpoint_bridge.format.tool_results import error_result
+from perdure.checkpoint_bridge.log.events import digest_of, dump
 from perdure.tools import AgentTool
 
 if TYPE_CHECKING:

@@ -6,15 +6,15 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from perdure.activities.liveness import until_stored
-from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.errors import LogConflictError
+from perdure.checkpoint_bridge.log import events as ev
 from perdure.checkpoint_bridge.session_kv import check_key, check_value
 from perdure.tool_kv import ToolKV
 
 if TYPE_CHECKING:
     from perdure.activities.emitting import Emitter
     from perdure.activities.wire import ToolTask
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 
 
 class SessionKV(ToolKV):

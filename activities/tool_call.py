@@ -26,20 +26,20 @@ from perdure.activities.packing import packed
 from perdure.activities.planning import arguments_digest, parse_arguments
 from perdure.activities.session_kv import SessionKV
 from perdure.activities.wire import ACTIVITY_TOOL, AMBIGUOUS, ASK, ToolOutcome, ToolTask
-from perdure.checkpoint_bridge import tool_errors
-from perdure.checkpoint_bridge.answers import result_entry, step_end
 from perdure.checkpoint_bridge.errors import PropagatingToolError
-from perdure.checkpoint_bridge.event_log import Batch
-from perdure.checkpoint_bridge.ledger import EffectId, idempotency_key
+from perdure.checkpoint_bridge.format import tool_errors
+from perdure.checkpoint_bridge.format.tool_errors import tool_error_result
+from perdure.checkpoint_bridge.format.tool_results import error_result, result, unknown_outcome
+from perdure.checkpoint_bridge.log.answers import result_entry, step_end
 from perdure.checkpoint_bridge.redaction import redact, safe_text
-from perdure.checkpoint_bridge.tool_errors import tool_error_result
-from perdure.checkpoint_bridge.tool_results import error_result, result, unknown_outcome
+from perdure.checkpoint_bridge.tables.event_log import Batch
+from perdure.checkpoint_bridge.tables.ledger import EffectId, idempotency_key
 from perdure.tools import ToolContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perdure.checkpoint_bridge.ledger import Effect
+    from perdure.checkpoint_bridge.tables.ledger import Effect
     from perdure.tools import Tool
 
 _TRANSPORT_ERRORS = (httpx.TransportError, ConnectionError, TimeoutError, asyncio.TimeoutError)

@@ -19,8 +19,8 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities import genai, spans
 from perdure.activities.failures import is_cancel_requested, is_retryable
 from perdure.activities.metrics import note_operation, note_tokens
-from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.errors import PerdureError
+from perdure.checkpoint_bridge.log import events as ev
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from perdure.activities.providers.base import ModelRequest
     from perdure.activities.wire import ModelTask, OpenRun, ToolTask
     from perdure.agent import Agent
-    from perdure.checkpoint_bridge.events import Event
-    from perdure.checkpoint_bridge.fold import SessionState
-    from perdure.checkpoint_bridge.ledger import Effect
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.log.events import Event
+    from perdure.checkpoint_bridge.log.fold import SessionState
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
+    from perdure.checkpoint_bridge.tables.ledger import Effect
 
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """The conventions' variable: ``true`` (or ``SPAN_ONLY``, ``SPAN_AND_EVENT``) records content."""

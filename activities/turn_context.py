@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from perdure.checkpoint_bridge.stored_messages import stored_messages
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.messages import Message
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.format.messages import Message
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 
 
 @dataclass(frozen=True, slots=True)

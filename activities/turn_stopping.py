@@ -11,14 +11,14 @@ from perdure.activities.failures import boundary
 from perdure.activities.liveness import heartbeats, until_stored
 from perdure.activities.turn_context import TurnContext, UserMessage
 from perdure.activities.wire import ACTIVITY_STOPPING, StoppingTask
-from perdure.checkpoint_bridge import events as ev
-from perdure.checkpoint_bridge.derived import messages_of
 from perdure.checkpoint_bridge.errors import LogConflictError
-from perdure.checkpoint_bridge.event_log import Batch
-from perdure.checkpoint_bridge.events import NewEvent
-from perdure.checkpoint_bridge.ledger import TURN_HOOK, EffectId
-from perdure.checkpoint_bridge.sessions import OPEN
-from perdure.checkpoint_bridge.transcript import INJECTED_BY, input_messages
+from perdure.checkpoint_bridge.format.transcript import INJECTED_BY, input_messages
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.derived import messages_of
+from perdure.checkpoint_bridge.log.events import NewEvent
+from perdure.checkpoint_bridge.tables.event_log import Batch
+from perdure.checkpoint_bridge.tables.ledger import TURN_HOOK, EffectId
+from perdure.checkpoint_bridge.tables.sessions import OPEN
 
 if TYPE_CHECKING:
     from perdure.activities.turn_context import TurnHook

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.activities.packing import resolve_hints
-from perdure.checkpoint_bridge.events import (  # noqa: TC001 - the converter reads the hints
+from perdure.checkpoint_bridge.log.events import (  # noqa: TC001 - the converter reads the hints
     NewEvent,
     NewSave,
 )

@@ -1,5 +1,10 @@
 """The bridge between durable runs and the documented checkpoint format.
 
+Its rooms: ``format`` (the documented records and rules), ``log`` (events and the views of them),
+``tables`` (rows, within a transaction), ``stores`` (ours, and the TypeScript SDK's forms),
+``mirrors`` (to and from other stores), ``errors``. What is done with a session of our store, as
+closing, forking or compacting it, stands beside them.
+
 Names are loaded when they are first used. This module runs again in every workflow sandbox, and
 a user who compares two checkpoints needs no database, so importing it imports nothing.
 """
@@ -10,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.checkpoint import (
+    from perdure.checkpoint_bridge.format.checkpoint import (
         ApprovalDecision,
         Checkpoint,
         ExecutionSnapshot,
@@ -21,47 +26,50 @@ if TYPE_CHECKING:
         decode_bytes,
         encode_bytes,
     )
-    from perdure.checkpoint_bridge.derived import derive_messages
-    from perdure.checkpoint_bridge.entry_stores import (
-        ConversationInfo,
-        JsonLinesStore,
-        SessionStore,
-        SqlEntries,
-        session_info,
-    )
-    from perdure.checkpoint_bridge.fingerprints import (
+    from perdure.checkpoint_bridge.format.fingerprints import (
         AgentFingerprint,
         describe_drift,
         drift_of,
         fingerprint,
     )
-    from perdure.checkpoint_bridge.fork import UNSET, ForkPatch, apply_patch
-    from perdure.checkpoint_bridge.hooks import SessionHooks
-    from perdure.checkpoint_bridge.importing import Imported, import_all, import_session
-    from perdure.checkpoint_bridge.key_value import KeyValueStore
-    from perdure.checkpoint_bridge.lousho_files import LoushoFileStore
-    from perdure.checkpoint_bridge.lousho_sqlite import LoushoSqliteStore
-    from perdure.checkpoint_bridge.messages import Message, ToolCall, text_of
-    from perdure.checkpoint_bridge.mirror import Mirror, mirroring
-    from perdure.checkpoint_bridge.retention import Retention
-    from perdure.checkpoint_bridge.sql_store import MemoryStore, SqlStore
-    from perdure.checkpoint_bridge.stable_json import normalize_arguments
-    from perdure.checkpoint_bridge.store import (
-        CheckpointStore,
-        fork_session,
-        get_checkpoint_history,
+    from perdure.checkpoint_bridge.format.fork import UNSET, ForkPatch, apply_patch
+    from perdure.checkpoint_bridge.format.messages import Message, ToolCall, text_of
+    from perdure.checkpoint_bridge.format.stable_json import normalize_arguments
+    from perdure.checkpoint_bridge.format.tool_errors import tool_error_result
+    from perdure.checkpoint_bridge.format.trajectory import (
+        TrajectoryComparison,
+        compare_trajectories,
     )
-    from perdure.checkpoint_bridge.stored import StoredApproval
-    from perdure.checkpoint_bridge.surface import derive_event_message
-    from perdure.checkpoint_bridge.tool_errors import tool_error_result
-    from perdure.checkpoint_bridge.trajectory import TrajectoryComparison, compare_trajectories
-    from perdure.checkpoint_bridge.transcript import (
+    from perdure.checkpoint_bridge.format.transcript import (
         PendingTurn,
         assert_valid,
         new_session_messages,
         split_pending_turn,
         with_tool_result,
     )
+    from perdure.checkpoint_bridge.log.derived import derive_messages
+    from perdure.checkpoint_bridge.log.surface import derive_event_message
+    from perdure.checkpoint_bridge.mirrors.importing import Imported, import_all, import_session
+    from perdure.checkpoint_bridge.mirrors.mirror import Mirror, mirroring
+    from perdure.checkpoint_bridge.stores.entry_stores import (
+        ConversationInfo,
+        JsonLinesStore,
+        SessionStore,
+        SqlEntries,
+        session_info,
+    )
+    from perdure.checkpoint_bridge.stores.hooks import SessionHooks
+    from perdure.checkpoint_bridge.stores.key_value import KeyValueStore
+    from perdure.checkpoint_bridge.stores.lousho_files import LoushoFileStore
+    from perdure.checkpoint_bridge.stores.lousho_sqlite import LoushoSqliteStore
+    from perdure.checkpoint_bridge.stores.retention import Retention
+    from perdure.checkpoint_bridge.stores.sql_store import MemoryStore, SqlStore
+    from perdure.checkpoint_bridge.stores.store import (
+        CheckpointStore,
+        fork_session,
+        get_checkpoint_history,
+    )
+    from perdure.checkpoint_bridge.stores.stored import StoredApproval
 
 __all__ = [
     "UNSET",
@@ -121,7 +129,7 @@ __all__ = [
 # imports for type checkers above. No public name may be that of a module: importing the module
 # would put it in the name's place.
 _MODULES = {
-    "checkpoint": (
+    "format.checkpoint": (
         "ApprovalDecision",
         "Checkpoint",
         "ExecutionSnapshot",
@@ -132,32 +140,32 @@ _MODULES = {
         "decode_bytes",
         "encode_bytes",
     ),
-    "derived": ("derive_messages",),
-    "fingerprints": ("AgentFingerprint", "describe_drift", "drift_of", "fingerprint"),
-    "fork": ("UNSET", "ForkPatch", "apply_patch"),
-    "importing": ("Imported", "import_all", "import_session"),
-    "key_value": ("KeyValueStore",),
-    "lousho_files": ("LoushoFileStore",),
-    "lousho_sqlite": ("LoushoSqliteStore",),
-    "messages": ("Message", "ToolCall", "text_of"),
-    "mirror": ("Mirror", "mirroring"),
-    "entry_stores": (
+    "log.derived": ("derive_messages",),
+    "format.fingerprints": ("AgentFingerprint", "describe_drift", "drift_of", "fingerprint"),
+    "format.fork": ("UNSET", "ForkPatch", "apply_patch"),
+    "mirrors.importing": ("Imported", "import_all", "import_session"),
+    "stores.key_value": ("KeyValueStore",),
+    "stores.lousho_files": ("LoushoFileStore",),
+    "stores.lousho_sqlite": ("LoushoSqliteStore",),
+    "format.messages": ("Message", "ToolCall", "text_of"),
+    "mirrors.mirror": ("Mirror", "mirroring"),
+    "stores.entry_stores": (
         "ConversationInfo",
         "JsonLinesStore",
         "SessionStore",
         "SqlEntries",
         "session_info",
     ),
-    "hooks": ("SessionHooks",),
-    "retention": ("Retention",),
-    "sql_store": ("MemoryStore", "SqlStore"),
-    "stable_json": ("normalize_arguments",),
-    "store": ("CheckpointStore", "fork_session", "get_checkpoint_history"),
-    "stored": ("StoredApproval",),
-    "surface": ("derive_event_message",),
-    "tool_errors": ("tool_error_result",),
-    "trajectory": ("TrajectoryComparison", "compare_trajectories"),
-    "transcript": (
+    "stores.hooks": ("SessionHooks",),
+    "stores.retention": ("Retention",),
+    "stores.sql_store": ("MemoryStore", "SqlStore"),
+    "format.stable_json": ("normalize_arguments",),
+    "stores.store": ("CheckpointStore", "fork_session", "get_checkpoint_history"),
+    "stores.stored": ("StoredApproval",),
+    "log.surface": ("derive_event_message",),
+    "format.tool_errors": ("tool_error_result",),
+    "format.trajectory": ("TrajectoryComparison", "compare_trajectories"),
+    "format.transcript": (
         "PendingTurn",
         "assert_valid",
         "new_session_messages",

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perdure.checkpoint_bridge import events as ev, sessions
 from perdure.checkpoint_bridge.creating import session_exists
 from perdure.checkpoint_bridge.errors import ForkBoundaryError, LogConflictError
-from perdure.checkpoint_bridge.event_log import Batch, append, newest_event
-from perdure.checkpoint_bridge.events import Event, NewEvent, NewSave
-from perdure.checkpoint_bridge.forking import free_id
-from perdure.checkpoint_bridge.store import session_not_found
-from perdure.checkpoint_bridge.stored import now_ms
-from perdure.checkpoint_bridge.tool_errors import NOT_RUN, tool_error_result
-from perdure.checkpoint_bridge.tool_results import error_result
-from perdure.checkpoint_bridge.transcript import split_pending_turn
+from perdure.checkpoint_bridge.format.tool_errors import NOT_RUN, tool_error_result
+from perdure.checkpoint_bridge.format.tool_results import error_result
+from perdure.checkpoint_bridge.format.transcript import split_pending_turn
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.events import Event, NewEvent, NewSave
+from perdure.checkpoint_bridge.stores.forking import free_id
+from perdure.checkpoint_bridge.stores.store import session_not_found
+from perdure.checkpoint_bridge.stores.stored import now_ms
+from perdure.checkpoint_bridge.tables import sessions
+from perdure.checkpoint_bridge.tables.event_log import Batch, append, newest_event
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from perdure.checkpoint_bridge.fold import SessionState
-    from perdure.checkpoint_bridge.sessions import SessionRow
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.log.fold import SessionState
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
+    from perdure.checkpoint_bridge.tables.sessions import SessionRow
 
 _TRIES = 20
 _FORKED = "The conversation was forked before this call had its result; it was not run here."

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint_bridge.messages import text_of
-from perdure.checkpoint_bridge.tool_results import child_result
+from perdure.checkpoint_bridge.format.messages import text_of
+from perdure.checkpoint_bridge.format.tool_results import child_result
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 
 
 async def answer_message(

@@ -10,24 +10,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint_bridge import events as ev
-from perdure.checkpoint_bridge.answers import TOOL_CALLS, attempt_events, step_end
 from perdure.checkpoint_bridge.child_answers import answer_message
-from perdure.checkpoint_bridge.event_log import Batch
-from perdure.checkpoint_bridge.events import NewEvent, NewSave
-from perdure.checkpoint_bridge.ledger import MODEL_CALL, EffectId
-from perdure.checkpoint_bridge.lineage import child_session_id
-from perdure.checkpoint_bridge.tool_errors import NOT_RUN, NOT_STARTED, tool_error_result
-from perdure.checkpoint_bridge.tool_results import TOOL_NOT_STARTED, error_result, unknown_outcome
-from perdure.checkpoint_bridge.transcript import split_pending_turn
+from perdure.checkpoint_bridge.format.tool_errors import NOT_RUN, NOT_STARTED, tool_error_result
+from perdure.checkpoint_bridge.format.tool_results import (
+    TOOL_NOT_STARTED,
+    error_result,
+    unknown_outcome,
+)
+from perdure.checkpoint_bridge.format.transcript import split_pending_turn
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.answers import TOOL_CALLS, attempt_events, step_end
+from perdure.checkpoint_bridge.log.events import NewEvent, NewSave
+from perdure.checkpoint_bridge.log.lineage import child_session_id
+from perdure.checkpoint_bridge.tables.event_log import Batch
+from perdure.checkpoint_bridge.tables.ledger import MODEL_CALL, EffectId
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from perdure.checkpoint_bridge.fold import SessionState
-    from perdure.checkpoint_bridge.ledger import Effect
-    from perdure.checkpoint_bridge.sessions import SessionRow
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.log.fold import SessionState
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
+    from perdure.checkpoint_bridge.tables.ledger import Effect
+    from perdure.checkpoint_bridge.tables.sessions import SessionRow
 
 ABORTED = "aborted"
 INTERRUPTED = "interrupted"

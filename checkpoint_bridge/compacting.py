@@ -11,26 +11,26 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from perdure.checkpoint_bridge import events as ev
-from perdure.checkpoint_bridge._record import member
-from perdure.checkpoint_bridge.derived import frozen_messages
 from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
     LogConflictError,
     SessionConflictError,
 )
-from perdure.checkpoint_bridge.event_log import Batch
-from perdure.checkpoint_bridge.events import NewEvent, NewSave
-from perdure.checkpoint_bridge.messages import Message, text_of
-from perdure.checkpoint_bridge.sessions import refuse_ended
-from perdure.checkpoint_bridge.store import run_goes_on, session_not_found
-from perdure.checkpoint_bridge.stored import now_ms
+from perdure.checkpoint_bridge.format._record import member
+from perdure.checkpoint_bridge.format.messages import Message, text_of
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.derived import frozen_messages
+from perdure.checkpoint_bridge.log.events import NewEvent, NewSave
+from perdure.checkpoint_bridge.stores.store import run_goes_on, session_not_found
+from perdure.checkpoint_bridge.stores.stored import now_ms
+from perdure.checkpoint_bridge.tables.event_log import Batch
+from perdure.checkpoint_bridge.tables.sessions import refuse_ended
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure.checkpoint_bridge.fold import SessionState
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.log.fold import SessionState
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 
 Summarize: TypeAlias = Callable[[list[Message]], str | Awaitable[str]]
 

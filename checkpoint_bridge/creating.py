@@ -5,26 +5,27 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint_bridge import events as ev, sessions
 from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
     LogConflictError,
     SessionExistsError,
 )
-from perdure.checkpoint_bridge.event_log import Batch, append
-from perdure.checkpoint_bridge.events import Event, NewEvent, NewSave
-from perdure.checkpoint_bridge.fold import SessionState
-from perdure.checkpoint_bridge.headers import header_text
-from perdure.checkpoint_bridge.stable_json import is_deeper
-from perdure.checkpoint_bridge.stored import now_ms
-from perdure.checkpoint_bridge.transcript import assert_valid, input_messages
+from perdure.checkpoint_bridge.format.stable_json import is_deeper
+from perdure.checkpoint_bridge.format.transcript import assert_valid, input_messages
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.events import Event, NewEvent, NewSave
+from perdure.checkpoint_bridge.log.fold import SessionState
+from perdure.checkpoint_bridge.log.headers import header_text
+from perdure.checkpoint_bridge.stores.stored import now_ms
+from perdure.checkpoint_bridge.tables import sessions
+from perdure.checkpoint_bridge.tables.event_log import Batch, append
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sqlalchemy import Connection
 
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 
 _MESSAGE_EVENTS = {"user": ev.USER_MESSAGE, "system": ev.SYSTEM_MESSAGE}
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import insert, or_, select, update
 
-from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.errors import ConfigurationError, LogConflictError
-from perdure.checkpoint_bridge.notices import tell_followers
-from perdure.checkpoint_bridge.schema import events, sessions
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.tables.notices import tell_followers
+from perdure.checkpoint_bridge.tables.schema import events, sessions
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import update
 
-from perdure.checkpoint_bridge import approvals, events as ev, sessions
 from perdure.checkpoint_bridge.closing import INTERRUPTED, Ending, close_turn
 from perdure.checkpoint_bridge.errors import LogConflictError
-from perdure.checkpoint_bridge.event_log import Batch, append
-from perdure.checkpoint_bridge.events import NewEvent
-from perdure.checkpoint_bridge.schema import sessions as table
-from perdure.checkpoint_bridge.stored import now_ms
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.events import NewEvent
+from perdure.checkpoint_bridge.stores.stored import now_ms
+from perdure.checkpoint_bridge.tables import approvals, sessions
+from perdure.checkpoint_bridge.tables.event_log import Batch, append
+from perdure.checkpoint_bridge.tables.schema import sessions as table
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from perdure.checkpoint_bridge.sessions import SessionRow
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
+    from perdure.checkpoint_bridge.tables.sessions import SessionRow
 
 _TRIES = 20
 _LOST = Ending({"kind": INTERRUPTED}, answer_calls=True, lost=True)

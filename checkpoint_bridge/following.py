@@ -12,13 +12,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint_bridge.errors import SessionNotFoundError
-from perdure.checkpoint_bridge.notices import CHANNEL, FOLLOWED_FOR, ask_for_notices
 from perdure.checkpoint_bridge.pages import place_of
+from perdure.checkpoint_bridge.tables.notices import CHANNEL, FOLLOWED_FOR, ask_for_notices
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from perdure.checkpoint_bridge.database import Database
+    from perdure.checkpoint_bridge.tables.database import Database
 
 _SHORTEST = 0.01
 _LONGEST = 0.25

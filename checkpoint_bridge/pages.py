@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
 
-from perdure.checkpoint_bridge.event_log import WITH_CONTENT, in_lineage, lineage, read_events
-from perdure.checkpoint_bridge.formats import CURRENT
-from perdure.checkpoint_bridge.schema import blobs, events, sessions
-from perdure.checkpoint_bridge.store import session_not_found
+from perdure.checkpoint_bridge.log.formats import CURRENT
+from perdure.checkpoint_bridge.stores.store import session_not_found
+from perdure.checkpoint_bridge.tables.event_log import (
+    WITH_CONTENT,
+    in_lineage,
+    lineage,
+    read_events,
+)
+from perdure.checkpoint_bridge.tables.schema import blobs, events, sessions
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from perdure.checkpoint_bridge.events import Event
+    from perdure.checkpoint_bridge.log.events import Event
 
 __all__ = ["PAGE_BYTES", "PAGE_EVENTS", "EventPage", "place_of", "read_page"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.errors import ConfigurationError
-from perdure.checkpoint_bridge.stable_json import is_deeper
+from perdure.checkpoint_bridge.format.stable_json import is_deeper
+from perdure.checkpoint_bridge.log import events as ev
 
 __all__ = ["KEY_LENGTH", "VALUE_LIMIT", "check_key", "check_value"]
 

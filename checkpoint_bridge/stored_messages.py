@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perdure.checkpoint_bridge.derived import messages_of
-from perdure.checkpoint_bridge.store import session_not_found
+from perdure.checkpoint_bridge.log.derived import messages_of
+from perdure.checkpoint_bridge.stores.store import session_not_found
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.messages import Message
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.format.messages import Message
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 
 
 async def stored_messages(store: SqlStore, session_id: str) -> list[Message]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
-from perdure.checkpoint_bridge import events as ev
-from perdure.checkpoint_bridge.event_log import in_lineage, lineage
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.views import FAILED_KINDS
 from perdure.checkpoint_bridge.pages import place_of
-from perdure.checkpoint_bridge.schema import events
-from perdure.checkpoint_bridge.views import FAILED_KINDS
+from perdure.checkpoint_bridge.tables.event_log import in_lineage, lineage
+from perdure.checkpoint_bridge.tables.schema import events
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
-from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.errors import NotATurnError
-from perdure.checkpoint_bridge.event_log import read_events
-from perdure.checkpoint_bridge.ledger import idempotency_key, log_uid
-from perdure.checkpoint_bridge.messages import text_of
-from perdure.checkpoint_bridge.schema import events, logs
-from perdure.checkpoint_bridge.sealing import is_sealed
-from perdure.checkpoint_bridge.tool_errors import UNKNOWN_OUTCOME
+from perdure.checkpoint_bridge.format.messages import text_of
+from perdure.checkpoint_bridge.format.tool_errors import UNKNOWN_OUTCOME
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.tables.event_log import read_events
+from perdure.checkpoint_bridge.tables.ledger import idempotency_key, log_uid
+from perdure.checkpoint_bridge.tables.schema import events, logs
+from perdure.checkpoint_bridge.tables.sealing import is_sealed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sqlalchemy import Connection
 
-    from perdure.checkpoint_bridge.events import Event
-    from perdure.checkpoint_bridge.sessions import SessionRow
+    from perdure.checkpoint_bridge.log.events import Event
+    from perdure.checkpoint_bridge.tables.sessions import SessionRow
 
 _PAGE = 500
 

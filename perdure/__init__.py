@@ -18,10 +18,13 @@ if TYPE_CHECKING:
         ForkPatch as ForkPatch,
         compare_trajectories as compare_trajectories,
     )
-    from perdure.checkpoint_bridge.derived import derive_messages as derive_messages, fold as fold
     from perdure.checkpoint_bridge.errors import (
         PerdureError as PerdureError,
         PropagatingToolError as PropagatingToolError,
+    )
+    from perdure.checkpoint_bridge.log.derived import (
+        derive_messages as derive_messages,
+        fold as fold,
     )
     from perdure.client import connect as connect
     from perdure.history_options import Chars as Chars, Tokens as Tokens
@@ -34,7 +37,7 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "Agent": "perdure.agent",
     "Chars": "perdure.history_options",
-    "ForkPatch": "perdure.checkpoint_bridge.fork",
+    "ForkPatch": "perdure.checkpoint_bridge.format.fork",
     "Limits": "perdure.options",
     "PerdureError": "perdure.checkpoint_bridge.errors",
     "PropagatingToolError": "perdure.checkpoint_bridge.errors",
@@ -42,10 +45,10 @@ _EXPORTS = {
     "ToolContext": "perdure.tools",
     "TurnContext": "perdure.activities.turn_context",
     "UserMessage": "perdure.activities.turn_context",
-    "compare_trajectories": "perdure.checkpoint_bridge.trajectory",
+    "compare_trajectories": "perdure.checkpoint_bridge.format.trajectory",
     "connect": "perdure.client",
-    "derive_messages": "perdure.checkpoint_bridge.derived",
-    "fold": "perdure.checkpoint_bridge.derived",
+    "derive_messages": "perdure.checkpoint_bridge.log.derived",
+    "fold": "perdure.checkpoint_bridge.log.derived",
     "run_agent": "perdure.workflows.calling",
     "tool": "perdure.tools",
 }

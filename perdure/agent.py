@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from perdure.activities.providers.registry import parse_model, provider_for
 from perdure.checkpoint_bridge.errors import ConfigurationError
-from perdure.checkpoint_bridge.fingerprints import AgentFingerprint, fingerprint
+from perdure.checkpoint_bridge.format.fingerprints import AgentFingerprint, fingerprint
 from perdure.history_options import (
     check_history_budget,
     check_history_policy,

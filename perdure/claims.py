@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint_bridge.claims import (
-    COMPLETED,
-    Claim,
-    complete_claim,
-    release_claim,
-    take_claim,
-)
 from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
     IdempotencyAmbiguousError,
@@ -23,13 +16,20 @@ from perdure.checkpoint_bridge.errors import (
     SessionIdInvalidError,
     SessionNotFoundError,
 )
-from perdure.checkpoint_bridge.events import digest_of, dump
-from perdure.checkpoint_bridge.stored import now_ms
+from perdure.checkpoint_bridge.log.events import digest_of, dump
+from perdure.checkpoint_bridge.stores.stored import now_ms
+from perdure.checkpoint_bridge.tables.claims import (
+    COMPLETED,
+    Claim,
+    complete_claim,
+    release_claim,
+    take_claim,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 
 KEY_LENGTH = 255
 

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 from temporalio.client import Client as TemporalClient
 
 from perdure.activities.wire import INPUT_REF
-from perdure.checkpoint_bridge.checkpoint import RunUsage
 from perdure.checkpoint_bridge.errors import (
     SessionAwaitingApprovalError,
     SessionConflictError,
 )
-from perdure.checkpoint_bridge.events import FINISHED
-from perdure.checkpoint_bridge.fold import spent
-from perdure.checkpoint_bridge.fork import UNSET, ForkPatch
-from perdure.checkpoint_bridge.ids import check_session_id
-from perdure.checkpoint_bridge.mirror import mirroring
-from perdure.checkpoint_bridge.sessions import CLEARED, CREATED, refuse_ended
-from perdure.checkpoint_bridge.sql_store import SqlStore
-from perdure.checkpoint_bridge.store import session_not_found
-from perdure.checkpoint_bridge.transcript import input_messages
+from perdure.checkpoint_bridge.format.checkpoint import RunUsage
+from perdure.checkpoint_bridge.format.fork import UNSET, ForkPatch
+from perdure.checkpoint_bridge.format.ids import check_session_id
+from perdure.checkpoint_bridge.format.transcript import input_messages
+from perdure.checkpoint_bridge.log.events import FINISHED
+from perdure.checkpoint_bridge.log.fold import spent
+from perdure.checkpoint_bridge.mirrors.mirror import mirroring
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
+from perdure.checkpoint_bridge.stores.store import session_not_found
+from perdure.checkpoint_bridge.tables.sessions import CLEARED, CREATED, refuse_ended
 from perdure.client_approvals import ClientApprovals
 from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal
 from perdure.encryption import encrypting, resolve
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from typing import Self
 
-    from perdure.checkpoint_bridge.addresses import Targets
-    from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry
-    from perdure.checkpoint_bridge.mirror import Mirror
-    from perdure.checkpoint_bridge.sessions import SessionRow
+    from perdure.checkpoint_bridge.format.checkpoint import Checkpoint, HistoryEntry
+    from perdure.checkpoint_bridge.mirrors.mirror import Mirror
+    from perdure.checkpoint_bridge.stores.addresses import Targets
+    from perdure.checkpoint_bridge.tables.sessions import SessionRow
     from perdure.encryption import Encryption
     from perdure.run_handle import RunHandle
 

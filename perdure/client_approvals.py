@@ -17,16 +17,16 @@ from perdure.checkpoint_bridge.errors import (
     ApprovalNotFoundError,
     SessionConflictError,
 )
-from perdure.checkpoint_bridge.events import ONCE
-from perdure.checkpoint_bridge.fork import UNSET
-from perdure.checkpoint_bridge.lineage import ancestors
+from perdure.checkpoint_bridge.format.fork import UNSET
+from perdure.checkpoint_bridge.log.events import ONCE
+from perdure.checkpoint_bridge.log.lineage import ancestors
 from perdure.connection import rpc_failure, update
 from perdure.run_handle import RunHandle, run_error
 from perdure.sizes import bounded
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.approvals import ApprovalRow
-    from perdure.checkpoint_bridge.checkpoint import PendingApproval
+    from perdure.checkpoint_bridge.format.checkpoint import PendingApproval
+    from perdure.checkpoint_bridge.tables.approvals import ApprovalRow
     from perdure.results import RunResult
     from perdure.session_runs import SessionRuns
 

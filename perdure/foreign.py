@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from perdure.checkpoint_bridge import mirror_rows
 from perdure.checkpoint_bridge.errors import SessionIdInvalidError, SessionNotFoundError
-from perdure.checkpoint_bridge.importing import import_session
+from perdure.checkpoint_bridge.mirrors.importing import import_session
+from perdure.checkpoint_bridge.tables import mirror_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure.checkpoint_bridge.mirror import Mirror
-    from perdure.checkpoint_bridge.sessions import SessionRow
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.mirrors.mirror import Mirror
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
+    from perdure.checkpoint_bridge.tables.sessions import SessionRow
 
 _log = logging.getLogger("perdure.mirror")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint_bridge.errors import ConfigurationError
-from perdure.checkpoint_bridge.request_messages import (
+from perdure.checkpoint_bridge.log.request_messages import (
     EXCLUDE_UNFINISHED,
     KEEP,
     HistoryPolicy,

@@ -10,7 +10,7 @@ from temporalio.plugin import SimplePlugin
 
 from perdure.activities.opening import Opening
 from perdure.checkpoint_bridge.errors import ConfigurationError
-from perdure.checkpoint_bridge.sql_store import SqlStore
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.encryption import is_encrypting, is_private, resolve, with_encryption
 from perdure.search_attributes import usable
 from perdure.worker import HEARTBEAT_EVERY, activities, hosting, tool_threads
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from temporalio.worker import Worker, WorkerConfig
 
     from perdure.agent import Agent
-    from perdure.checkpoint_bridge.addresses import Targets
+    from perdure.checkpoint_bridge.stores.addresses import Targets
     from perdure.encryption import Encryption
 
 __all__ = ["PerdurePlugin"]

@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint_bridge.checkpoint import RunUsage
+from perdure.checkpoint_bridge.format.checkpoint import RunUsage
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.checkpoint import Checkpoint, StepUsage
-    from perdure.checkpoint_bridge.messages import Message, ToolCall
-    from perdure.checkpoint_bridge.sessions import SessionRow
+    from perdure.checkpoint_bridge.format.checkpoint import Checkpoint, StepUsage
+    from perdure.checkpoint_bridge.format.messages import Message, ToolCall
+    from perdure.checkpoint_bridge.tables.sessions import SessionRow
 
 
 FAILED = "failed"

@@ -16,14 +16,14 @@ from temporalio.exceptions import (
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.wire import OPENING, QUERY_STATE
-from perdure.checkpoint_bridge.checkpoint import Checkpoint
 from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
     PerdureError,
     RunFailedError,
     error_from_wire,
 )
-from perdure.checkpoint_bridge.events import AWAITING_APPROVAL
+from perdure.checkpoint_bridge.format.checkpoint import Checkpoint
+from perdure.checkpoint_bridge.log.events import AWAITING_APPROVAL
 from perdure.checkpoint_bridge.turn_log import newest_turn, turn_starts
 from perdure.connection import rpc_failure
 from perdure.results import RunResult, result_of
@@ -31,7 +31,7 @@ from perdure.results import RunResult, result_of
 if TYPE_CHECKING:
     from temporalio.client import Client as TemporalClient, WorkflowHandle
 
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 
 ABORTED = "aborted"
 

@@ -16,7 +16,7 @@ from perdure.checkpoint_bridge.errors import (
     SessionBusyError,
     SessionConflictError,
 )
-from perdure.checkpoint_bridge.store import session_not_found
+from perdure.checkpoint_bridge.stores.store import session_not_found
 from perdure.connection import rpc_failure, update
 from perdure.run_handle import RunHandle, run_error
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         WorkflowHandle,
     )
 
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 
 _TRIES = 50
 _PAUSE = 0.1

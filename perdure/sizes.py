@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from perdure.checkpoint_bridge.errors import ConfigurationError
-from perdure.checkpoint_bridge.stable_json import MAX_NESTING, is_deeper
+from perdure.checkpoint_bridge.format.stable_json import MAX_NESTING, is_deeper
 
 VALUE_LIMIT = 512 * 1024
 """Bytes of each value that travels in a request: ``business_state``, ``metadata``, a note."""

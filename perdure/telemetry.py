@@ -17,8 +17,8 @@ from perdure.checkpoint_bridge.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 
-    from perdure.checkpoint_bridge.mirror import Mirror
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.mirrors.mirror import Mirror
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 
 _ENDPOINTS = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",

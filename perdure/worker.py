@@ -18,8 +18,8 @@ from perdure.activities.providers.registry import aclose_providers
 from perdure.activities.tool_call import ToolCall
 from perdure.activities.turn_stopping import TurnStopping
 from perdure.checkpoint_bridge.errors import ConfigurationError
-from perdure.checkpoint_bridge.mirror import mirroring
-from perdure.checkpoint_bridge.sql_store import SqlStore
+from perdure.checkpoint_bridge.mirrors.mirror import mirroring
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal
 from perdure.encryption import encrypting, is_private, resolve
 from perdure.private_logs import without_content
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
     from perdure.agent import Agent
-    from perdure.checkpoint_bridge.addresses import Targets
+    from perdure.checkpoint_bridge.stores.addresses import Targets
     from perdure.encryption import Encryption
 
 GRACEFUL_SHUTDOWN = timedelta(seconds=10)

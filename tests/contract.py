@@ -22,7 +22,7 @@ from temporalio import activity, workflow
 
 from perdure import Agent
 from perdure.activities import wire
-from perdure.checkpoint_bridge.sql_store import SqlStore
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.testing import ScriptedModel
 from perdure.worker import activities
 from perdure.workflows.agent_workflow import AgentWorkflow

@@ -27,7 +27,7 @@ from typing import Any
 
 from perdure import Agent, ForkPatch, ToolContext, compare_trajectories, tool
 from perdure.client import Client as SessionsClient, connect
-from perdure.checkpoint_bridge.sql_store import SqlStore
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.results import RunResult
 from perdure.sessions.session import Session
 

@@ -35,7 +35,7 @@ from perdure.checkpoint_bridge.errors import (
     SessionAwaitingApprovalError,
     SessionConflictError,
 )
-from perdure.checkpoint_bridge.events import AWAITING_APPROVAL, FINISHED, INLINE_LIMIT
+from perdure.checkpoint_bridge.log.events import AWAITING_APPROVAL, FINISHED, INLINE_LIMIT
 from perdure.workflows.options import HEARTBEAT, STORE_RETRY, STORE_TIMEOUT
 from perdure.workflows.requests import (
     check_input,

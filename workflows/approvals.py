@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from temporalio import workflow
 
 from perdure.activities.wire import ACTIVITY_DECIDE, Decision, DecisionRecord, DecisionTask
-from perdure.checkpoint_bridge import events as ev
-from perdure.checkpoint_bridge.answers import grant_of
 from perdure.checkpoint_bridge.errors import (
     ApprovalDecidedError,
     ApprovalNotFoundError,
     ConfigurationError,
     error_from_wire,
 )
-from perdure.checkpoint_bridge.events import NewEvent, NewSave
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.answers import grant_of
+from perdure.checkpoint_bridge.log.events import NewEvent, NewSave
 from perdure.workflows.options import HEARTBEAT, STORE_RETRY, STORE_TIMEOUT
 from perdure.workflows.session_log import now_ms
 

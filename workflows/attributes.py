@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
-from perdure.checkpoint_bridge.lineage import ancestors
+from perdure.checkpoint_bridge.log.lineage import ancestors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

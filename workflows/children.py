@@ -32,16 +32,16 @@ from perdure.activities.wire import (
     RunOutcome,
     ToolOutcome,
 )
-from perdure.checkpoint_bridge import events as ev
-from perdure.checkpoint_bridge.events import INLINE_LIMIT, NewEvent, NewSave
-from perdure.checkpoint_bridge.lineage import ID_LIMIT, child_session_id, is_within
-from perdure.checkpoint_bridge.tool_errors import (
+from perdure.checkpoint_bridge.format.tool_errors import (
     EXECUTION,
     NOT_RUN,
     UNKNOWN_OUTCOME,
     tool_error_result,
 )
-from perdure.checkpoint_bridge.tool_results import child_result, error_result
+from perdure.checkpoint_bridge.format.tool_results import child_result, error_result
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.events import INLINE_LIMIT, NewEvent, NewSave
+from perdure.checkpoint_bridge.log.lineage import ID_LIMIT, child_session_id, is_within
 from perdure.workflows.options import CLEANUP, HEARTBEAT, STORE_RETRY, STORE_TIMEOUT
 from perdure.workflows.session_log import now_ms
 

@@ -19,9 +19,9 @@ from perdure.checkpoint_bridge.errors import (
     SessionConflictError,
     SessionIdInvalidError,
 )
-from perdure.checkpoint_bridge.events import ONCE, SESSION
-from perdure.checkpoint_bridge.stable_json import MAX_NESTING, is_deeper
-from perdure.checkpoint_bridge.transcript import input_messages
+from perdure.checkpoint_bridge.format.stable_json import MAX_NESTING, is_deeper
+from perdure.checkpoint_bridge.format.transcript import input_messages
+from perdure.checkpoint_bridge.log.events import ONCE, SESSION
 
 _STORED_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
 """Generated ids, those of forks, hold dots; so may any id that is in a store."""

@@ -22,16 +22,16 @@ from perdure.activities.wire import (
     ToolPolicy,
     ToolTask,
 )
-from perdure.checkpoint_bridge import events as ev
-from perdure.checkpoint_bridge.answers import (
+from perdure.checkpoint_bridge.format.tool_errors import UNKNOWN_OUTCOME
+from perdure.checkpoint_bridge.format.tool_results import decided_result
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.answers import (
     Entry,
     call_event,
     result_entry,
     step_end,
     turn_end,
 )
-from perdure.checkpoint_bridge.tool_errors import UNKNOWN_OUTCOME
-from perdure.checkpoint_bridge.tool_results import decided_result
 from perdure.workflows import model_dispatch, options
 from perdure.workflows.approvals import Approvals, decision_of
 from perdure.workflows.attributes import Attributes

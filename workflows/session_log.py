@@ -11,7 +11,7 @@ from perdure.activities.wire import ACTIVITY_APPEND, Append
 from perdure.workflows.options import STORE_RETRY, STORE_TIMEOUT
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.events import NewEvent, NewSave
+    from perdure.checkpoint_bridge.log.events import NewEvent, NewSave
 
 
 class SessionLog:

@@ -15,8 +15,8 @@ from temporalio.exceptions import (
 
 from perdure.activities.failures import STORAGE_FAILED
 from perdure.activities.wire import ACTIVITY_TOOL, CallPlan, Content, ToolOutcome, ToolTask
-from perdure.checkpoint_bridge.tool_errors import TIMEOUT, tool_error_result
-from perdure.checkpoint_bridge.tool_results import error_result, unknown_outcome
+from perdure.checkpoint_bridge.format.tool_errors import TIMEOUT, tool_error_result
+from perdure.checkpoint_bridge.format.tool_results import error_result, unknown_outcome
 from perdure.workflows.options import HEARTBEAT, LOCAL_GRACE, MAX_RERUNS, ONCE, TOOL_GRACE
 from perdure.workflows.sending import sent
 from perdure.workflows.turn_ends import end_if_not_continued, is_lost

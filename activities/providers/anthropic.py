@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from perdure.checkpoint_bridge.stable_json import JsonObject
+    from perdure.checkpoint_bridge.format.stable_json import JsonObject
 
 __all__ = ["ANTHROPIC_VERSION", "DEFAULT_MAX_TOKENS", "AnthropicProvider"]
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from perdure.activities.providers.failures import cannot_send
-from perdure.checkpoint_bridge.stable_json import parse_json
+from perdure.checkpoint_bridge.format.stable_json import parse_json
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.stable_json import JsonObject
+    from perdure.checkpoint_bridge.format.stable_json import JsonObject
 
 __all__ = ["Call", "Entry", "make_ids_usable", "settle", "text_only"]
 

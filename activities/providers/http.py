@@ -27,13 +27,13 @@ from perdure.checkpoint_bridge.errors import (
     MissingApiKeyError,
     ProviderError,
 )
-from perdure.checkpoint_bridge.stable_json import parse_json, well_formed
+from perdure.checkpoint_bridge.format.stable_json import parse_json, well_formed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from perdure.activities.providers.base import ModelRequest
-    from perdure.checkpoint_bridge.stable_json import JsonObject
+    from perdure.checkpoint_bridge.format.stable_json import JsonObject
 
 __all__ = ["CONNECT_TIMEOUT_SECONDS", "READ_TIMEOUT_SECONDS", "HttpProvider"]
 

@@ -13,7 +13,7 @@ from perdure.activities.providers.failures import cannot_send
 
 if TYPE_CHECKING:
     from perdure.activities.providers.conversation import Entry
-    from perdure.checkpoint_bridge.stable_json import JsonObject
+    from perdure.checkpoint_bridge.format.stable_json import JsonObject
 
 __all__ = ["Media", "Part", "parts_of"]
 

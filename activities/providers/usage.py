@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.stable_json import JsonObject
+    from perdure.checkpoint_bridge.format.stable_json import JsonObject
 
 __all__ = ["count_of", "usage_of"]
 

@@ -12,7 +12,8 @@ import mkdocs_gen_files
 import typer
 from typer.cli import get_docs_for_click
 
-from perdure.checkpoint_bridge import errors, events
+from perdure.checkpoint_bridge import errors
+from perdure.checkpoint_bridge.log import events
 from perdure.cli.main import __doc__ as exit_codes, app
 
 _API = {
@@ -40,10 +41,10 @@ _API = {
     ],
     "Workers": ["perdure.worker.serving", "perdure.worker.run_worker", "perdure.plugin"],
     "Checkpoints, forks and stores": [
-        "perdure.checkpoint_bridge.fork.ForkPatch",
-        "perdure.checkpoint_bridge.trajectory",
-        "perdure.checkpoint_bridge.store",
-        "perdure.checkpoint_bridge.sql_store.SqlStore",
+        "perdure.checkpoint_bridge.format.fork.ForkPatch",
+        "perdure.checkpoint_bridge.format.trajectory",
+        "perdure.checkpoint_bridge.stores.store",
+        "perdure.checkpoint_bridge.stores.sql_store.SqlStore",
     ],
     "Tests": ["perdure.testing"],
 }
@@ -58,7 +59,7 @@ def _api() -> str:
 
 
 def _is_there(name: str) -> bool:
-    root = Path(inspect.getfile(errors)).resolve().parents[1]
+    root = Path(inspect.getfile(errors)).resolve().parents[2]
     path = name.replace("perdure.checkpoint_bridge", "checkpoint_bridge").split(".")
     return any(root.joinpath(*path[:end]).with_suffix(".py").exists() for end in (len(path), -1))
 

@@ -28,8 +28,8 @@ from perdure.cli.options import (
 from perdure.cli.output import note, print_json, print_text
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.checkpoint import Checkpoint
-    from perdure.checkpoint_bridge.fork import ForkPatch
+    from perdure.checkpoint_bridge.format.checkpoint import Checkpoint
+    from perdure.checkpoint_bridge.format.fork import ForkPatch
 
 
 def fork(
@@ -83,10 +83,10 @@ def fork(
 
     The other session stays as it is. Nothing runs yet: resume the fork for that.
     """
-    from perdure.checkpoint_bridge.fork import UNSET, ForkPatch
+    from perdure.checkpoint_bridge.format.fork import UNSET, ForkPatch
 
     if new_id is not None:
-        from perdure.checkpoint_bridge.ids import check_session_id
+        from perdure.checkpoint_bridge.format.ids import check_session_id
 
         check_session_id(new_id)
     if append_input is not None and not append_input.strip():
@@ -175,7 +175,7 @@ def _fork_log(
             assert row is not None
             return fork_id, SessionHeader.of(row).inherited_event_count
 
-    from perdure.checkpoint_bridge.headers import SessionHeader
+    from perdure.checkpoint_bridge.log.headers import SessionHeader
 
     fork_id, inherited = asyncio.run(run())
     if as_json:
@@ -212,7 +212,7 @@ def _tool_result(text: str) -> tuple[str, object]:
 
 async def _check(where: Where, session_id: str, *, force: bool) -> None:
     """Refuse what cannot be deleted, before anybody is asked."""
-    from perdure.checkpoint_bridge.store import session_not_found
+    from perdure.checkpoint_bridge.stores.store import session_not_found
 
     async with where.open_store() as store:
         if await store.session(session_id) is None:

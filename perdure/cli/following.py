@@ -22,7 +22,7 @@ from perdure.cli.output import note, print_json, show
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from perdure.checkpoint_bridge.events import Event
+    from perdure.checkpoint_bridge.log.events import Event
     from perdure.sessions.reading import Transcript
     from perdure.sessions.stored import StoredSession
 

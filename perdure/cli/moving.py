@@ -17,8 +17,8 @@ from perdure.cli.text import count
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from perdure.checkpoint_bridge.importing import Imported
-    from perdure.checkpoint_bridge.store import CheckpointStore
+    from perdure.checkpoint_bridge.mirrors.importing import Imported
+    from perdure.checkpoint_bridge.stores.store import CheckpointStore
 
 
 def import_sessions(
@@ -101,8 +101,8 @@ def mirror(
 
 async def export_to(where: Where, session_id: str, address: str) -> int:
     """Write a session's saves to another store; returns how many were missing there."""
-    from perdure.checkpoint_bridge.addresses import open_address
-    from perdure.checkpoint_bridge.mirror import Mirror
+    from perdure.checkpoint_bridge.mirrors.mirror import Mirror
+    from perdure.checkpoint_bridge.stores.addresses import open_address
 
     async with where.open_store() as ours, _opened(open_address(address, field="to")) as target:
         return await Mirror(ours, target).copy_session(session_id)
@@ -111,8 +111,8 @@ async def export_to(where: Where, session_id: str, address: str) -> int:
 async def _import(
     address: str, session_ids: list[str] | None, where: Where, agent: str | None
 ) -> list[Imported]:
-    from perdure.checkpoint_bridge.addresses import name_of, open_address
-    from perdure.checkpoint_bridge.importing import import_all
+    from perdure.checkpoint_bridge.mirrors.importing import import_all
+    from perdure.checkpoint_bridge.stores.addresses import name_of, open_address
 
     source = open_address(address, create=False, field="from")
     async with _opened(source):
@@ -128,8 +128,8 @@ async def _import(
 
 
 async def _mirror(where: Where, addresses: list[str], rebuild: list[str]) -> list[tuple[str, int]]:
-    from perdure.checkpoint_bridge.addresses import open_address
-    from perdure.checkpoint_bridge.mirror import Mirror
+    from perdure.checkpoint_bridge.mirrors.mirror import Mirror
+    from perdure.checkpoint_bridge.stores.addresses import open_address
 
     lags = []
     async with where.open_store() as ours:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from perdure.checkpoint_bridge.errors import ConfigurationError
-from perdure.checkpoint_bridge.stable_json import parse_json
+from perdure.checkpoint_bridge.format.stable_json import parse_json
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 
 DEFAULT_STORE = "sqlite:///perdure.db"
 DEFAULT_TASK_QUEUE = "perdure"
@@ -111,7 +111,7 @@ class Where:
         Raises:
             ConfigurationError: its address is wrong, or it would end with this process.
         """
-        from perdure.checkpoint_bridge.sql_store import SqlStore
+        from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 
         store = SqlStore(self.store, create=create)
         if store.database.in_memory:

@@ -9,7 +9,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint_bridge.stable_json import to_stored_text
+from perdure.checkpoint_bridge.format.stable_json import to_stored_text
 from perdure.cli.text import clean
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from perdure.cli.output import note, print_json, print_text, progress
 from perdure.cli.text import count
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.pruning import Pruned
+    from perdure.checkpoint_bridge.stores.pruning import Pruned
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _AGE = re.compile(r"(\d{1,6})([smhdw])")

@@ -24,9 +24,9 @@ from perdure.cli.text import count
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from perdure.checkpoint_bridge.checkpoint import Checkpoint
-    from perdure.checkpoint_bridge.sessions import SessionRow
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.format.checkpoint import Checkpoint
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
+    from perdure.checkpoint_bridge.tables.sessions import SessionRow
 
 T = TypeVar("T")
 
@@ -188,7 +188,7 @@ def compare(
     as_json: JsonOption = False,
 ) -> int:
     """Show two sessions side by side, and where they part."""
-    from perdure.checkpoint_bridge.trajectory import compare_trajectories
+    from perdure.checkpoint_bridge.format.trajectory import compare_trajectories
 
     async def read(opened: SqlStore) -> tuple[Checkpoint, Checkpoint]:
         return await _checkpoint(opened, a), await _checkpoint(opened, b)
@@ -253,7 +253,7 @@ def export(
 
 
 def _export_raw(store: str, session_id: str) -> int:
-    from perdure.checkpoint_bridge.store import session_not_found
+    from perdure.checkpoint_bridge.stores.store import session_not_found
 
     found = _read(store, lambda opened: opened.raw(session_id))
     if found is None:
@@ -271,7 +271,7 @@ def _read(store: str, read: Callable[[SqlStore], Awaitable[T]]) -> T:
 
 
 async def _session(store: SqlStore, session_id: str) -> SessionRow:
-    from perdure.checkpoint_bridge.store import session_not_found
+    from perdure.checkpoint_bridge.stores.store import session_not_found
 
     row = await store.session(session_id)
     if row is None:

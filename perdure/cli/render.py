@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
-    from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry, PendingApproval
-    from perdure.checkpoint_bridge.events import Event
+    from perdure.checkpoint_bridge.format.checkpoint import (
+        Checkpoint,
+        HistoryEntry,
+        PendingApproval,
+    )
+    from perdure.checkpoint_bridge.log.events import Event
     from perdure.checkpoint_bridge.turn_log import Outcome
     from perdure.results import SessionInfo
 

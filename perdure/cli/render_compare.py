@@ -16,8 +16,8 @@ from perdure.cli.text import clean, one_line
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from perdure.checkpoint_bridge.messages import JsonObject
-    from perdure.checkpoint_bridge.trajectory import TrajectoryComparison
+    from perdure.checkpoint_bridge.format.messages import JsonObject
+    from perdure.checkpoint_bridge.format.trajectory import TrajectoryComparison
 
 PIPE_COLUMN = 70
 """Width of each side where there is no terminal whose width could be used."""

@@ -365,7 +365,7 @@ class _Running:
 
 async def not_found(where: Where, session_id: str) -> PerdureError:
     """The error for a session that is neither stored nor running: perhaps there is no store."""
-    from perdure.checkpoint_bridge.store import session_not_found
+    from perdure.checkpoint_bridge.stores.store import session_not_found
 
     try:
         async with where.open_store():

@@ -186,7 +186,7 @@ async def _work(agents: Sequence[Agent], where: Where, rollout: Rollout) -> None
 
 def _check(where: Where) -> None:
     """Tell of a wrong address before Temporal is asked."""
-    from perdure.checkpoint_bridge.addresses import stores_of
+    from perdure.checkpoint_bridge.stores.addresses import stores_of
 
     where.open_store(create=True)
     stores_of(where.mirrors)

@@ -50,7 +50,7 @@ def outcome(
 
 
 async def _outcome(store: str, session: str, sequence: int) -> Outcome:
-    from perdure.checkpoint_bridge.store import session_not_found
+    from perdure.checkpoint_bridge.stores.store import session_not_found
     from perdure.checkpoint_bridge.turn_log import outcome_of
 
     async with Where(store).open_store() as opened:

@@ -9,9 +9,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint_bridge.fork import ForkPatch
-from perdure.checkpoint_bridge.stable_json import stable_json
-from perdure.checkpoint_bridge.trajectory import compare_trajectories
+from perdure.checkpoint_bridge.format.fork import ForkPatch
+from perdure.checkpoint_bridge.format.stable_json import stable_json
+from perdure.checkpoint_bridge.format.trajectory import compare_trajectories
 from perdure.cli.output import console_for, print_json, show_on
 from perdure.client import connect
 from perdure.demo import facts, trip

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 
-from perdure.checkpoint_bridge.sql_store import SqlStore
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.connection import connect_temporal, quiet_core
 from perdure.demo.ledger import WORKER, Ledger
 from perdure.demo.trip import trip_agent

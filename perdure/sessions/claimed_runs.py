@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from perdure.checkpoint_bridge.checkpoint import Checkpoint
 from perdure.checkpoint_bridge.errors import (
     PerdureError,
     StorageError,
     TemporalUnavailableError,
     error_from_wire,
 )
-from perdure.checkpoint_bridge.events import AWAITING_APPROVAL, FINISHED, IN_PROGRESS
-from perdure.checkpoint_bridge.stable_json import copy_json
-from perdure.checkpoint_bridge.store import session_not_found
+from perdure.checkpoint_bridge.format.checkpoint import Checkpoint
+from perdure.checkpoint_bridge.format.stable_json import copy_json
+from perdure.checkpoint_bridge.log.events import AWAITING_APPROVAL, FINISHED, IN_PROGRESS
+from perdure.checkpoint_bridge.stores.store import session_not_found
 from perdure.checkpoint_bridge.turn_log import outcome_of, turn_starts
 from perdure.claims import NOT_ADMITTED
 from perdure.results import result_of

@@ -12,10 +12,10 @@ from perdure.checkpoint_bridge.errors import (
     SessionActiveError,
     SessionExistsError,
 )
-from perdure.checkpoint_bridge.ids import check_session_id
-from perdure.checkpoint_bridge.sessions import ENDED
-from perdure.checkpoint_bridge.store import session_not_found
+from perdure.checkpoint_bridge.format.ids import check_session_id
 from perdure.checkpoint_bridge.stored_messages import stored_messages
+from perdure.checkpoint_bridge.stores.store import session_not_found
+from perdure.checkpoint_bridge.tables.sessions import ENDED
 from perdure.claims import Claims, claim_id
 from perdure.results import SessionInfo
 from perdure.sessions.record import FAILED, status_of
@@ -24,8 +24,8 @@ from perdure.sessions.session import Session
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from perdure.checkpoint_bridge.messages import Message
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.format.messages import Message
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
     from perdure.client import Client
 
 PAGE = 50

@@ -9,7 +9,7 @@ from perdure.checkpoint_bridge.stored_messages import stored_messages
 from perdure.sessions.base import SessionPart
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.messages import Message
+    from perdure.checkpoint_bridge.format.messages import Message
 
 
 class History(SessionPart):

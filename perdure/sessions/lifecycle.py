@@ -5,24 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from perdure.checkpoint_bridge.branching import fork_behind
-from perdure.checkpoint_bridge.checkpoint import RunUsage
 from perdure.checkpoint_bridge.ending import begin_end, finish_end
 from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
     PerdureError,
     TemporalUnavailableError,
 )
-from perdure.checkpoint_bridge.fold import spent
-from perdure.checkpoint_bridge.ids import check_session_id
-from perdure.checkpoint_bridge.sessions import ENDED
-from perdure.checkpoint_bridge.store import session_not_found
+from perdure.checkpoint_bridge.format.checkpoint import RunUsage
+from perdure.checkpoint_bridge.format.ids import check_session_id
+from perdure.checkpoint_bridge.log.fold import spent
+from perdure.checkpoint_bridge.stores.store import session_not_found
+from perdure.checkpoint_bridge.tables.sessions import ENDED
 from perdure.sessions.base import SessionPart
 from perdure.sessions.record import SessionRecord, record_of
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from perdure.checkpoint_bridge.fork import ForkPatch
+    from perdure.checkpoint_bridge.format.fork import ForkPatch
 
 
 class Lifecycle(SessionPart):

@@ -9,24 +9,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.activities.providers.base import ModelRequest, ToolSpec
-from perdure.checkpoint_bridge import events as ev
-from perdure.checkpoint_bridge.derived import kv_of, messages_of
-from perdure.checkpoint_bridge.entries import Entry, entries_of
 from perdure.checkpoint_bridge.errors import ConfigurationError, LogConflictError
-from perdure.checkpoint_bridge.fold import SessionState
 from perdure.checkpoint_bridge.following import Follower
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.derived import kv_of, messages_of
+from perdure.checkpoint_bridge.log.entries import Entry, entries_of
+from perdure.checkpoint_bridge.log.fold import SessionState
+from perdure.checkpoint_bridge.log.request_messages import recorded_messages
+from perdure.checkpoint_bridge.log.request_record import capped
+from perdure.checkpoint_bridge.log.views import check_view, in_view
 from perdure.checkpoint_bridge.pages import PAGE_EVENTS, EventPage, place_of, read_page
-from perdure.checkpoint_bridge.request_messages import recorded_messages
-from perdure.checkpoint_bridge.request_record import capped
 from perdure.checkpoint_bridge.turn_list import Turn, read_turns
-from perdure.checkpoint_bridge.views import check_view, in_view
 from perdure.sessions.base import SessionPart
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from perdure.checkpoint_bridge.events import Event
-    from perdure.checkpoint_bridge.messages import Message
+    from perdure.checkpoint_bridge.format.messages import Message
+    from perdure.checkpoint_bridge.log.events import Event
 
 
 class Transcript(NamedTuple):

@@ -6,14 +6,14 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint_bridge import sessions as stored
-from perdure.checkpoint_bridge.events import AWAITING_APPROVAL
-from perdure.checkpoint_bridge.headers import SessionHeader
-from perdure.checkpoint_bridge.transcript import split_pending_turn
+from perdure.checkpoint_bridge.format.transcript import split_pending_turn
+from perdure.checkpoint_bridge.log.events import AWAITING_APPROVAL
+from perdure.checkpoint_bridge.log.headers import SessionHeader
+from perdure.checkpoint_bridge.tables import sessions as stored
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.fold import SessionState
-    from perdure.checkpoint_bridge.sessions import SessionRow
+    from perdure.checkpoint_bridge.log.fold import SessionState
+    from perdure.checkpoint_bridge.tables.sessions import SessionRow
 
 IDLE, RUNNING, FAILED = "idle", "running", "failed"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from perdure.sessions.reading import Reading
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.sql_store import SqlStore
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 
 
 class StoredSession(Reading):

@@ -13,11 +13,11 @@ from perdure.checkpoint_bridge.errors import (
     SessionBusyError,
     TemporalUnavailableError,
 )
-from perdure.checkpoint_bridge.events import AWAITING_APPROVAL
-from perdure.checkpoint_bridge.fork import UNSET
-from perdure.checkpoint_bridge.store import session_not_found
-from perdure.checkpoint_bridge.stored import now_ms
-from perdure.checkpoint_bridge.transcript import input_messages
+from perdure.checkpoint_bridge.format.fork import UNSET
+from perdure.checkpoint_bridge.format.transcript import input_messages
+from perdure.checkpoint_bridge.log.events import AWAITING_APPROVAL
+from perdure.checkpoint_bridge.stores.store import session_not_found
+from perdure.checkpoint_bridge.stores.stored import now_ms
 from perdure.checkpoint_bridge.turn_log import (
     PENDING,
     AmbiguousCall,
@@ -32,7 +32,7 @@ from perdure.sessions.base import SessionPart
 from perdure.sessions.claimed_runs import ClaimedRuns
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.sessions import SessionRow
+    from perdure.checkpoint_bridge.tables.sessions import SessionRow
     from perdure.results import RunResult
     from perdure.run_handle import RunHandle
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from temporalio.worker import Replayer
 
-from perdure.checkpoint_bridge.sql_store import SqlStore
-from perdure.checkpoint_bridge.stable_json import to_stored_text
+from perdure.checkpoint_bridge.format.stable_json import to_stored_text
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.client import connect
 from perdure.worker import workflow_runner
 from perdure.workflows.agent_workflow import AgentWorkflow

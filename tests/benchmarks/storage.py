@@ -6,10 +6,10 @@ import contextlib
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint_bridge import events as ev
-from perdure.checkpoint_bridge.event_log import Batch
-from perdure.checkpoint_bridge.events import NewEvent, NewSave
-from perdure.checkpoint_bridge.sql_store import SqlStore
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.events import NewEvent, NewSave
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
+from perdure.checkpoint_bridge.tables.event_log import Batch
 from tests.benchmarks.report import Row
 from tests.benchmarks.rig import clock
 

@@ -17,8 +17,8 @@ from temporalio.worker import Worker
 
 from perdure import Agent, tool
 from perdure.activities.providers.base import ModelRequest, ModelResponse
-from perdure.checkpoint_bridge.messages import text_of
-from perdure.checkpoint_bridge.sql_store import SqlStore
+from perdure.checkpoint_bridge.format.messages import text_of
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.process import run_program
 from perdure.testing import call
 from perdure.tools import Tool

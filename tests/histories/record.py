@@ -23,7 +23,7 @@ import perdure.worker
 import perdure.workflows.options
 from perdure import Agent, PropagatingToolError, ToolContext, tool
 from perdure.checkpoint_bridge.errors import PerdureError, ProviderError, RateLimitedError
-from perdure.checkpoint_bridge.sql_store import SqlStore
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.client import Client, connect
 from perdure.dev_server import DevServer
 from perdure.process import end_now

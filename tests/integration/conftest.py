@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine
 
-from perdure.checkpoint_bridge.database import parse_store_url, upgrade
+from perdure.checkpoint_bridge.tables.database import parse_store_url, upgrade
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

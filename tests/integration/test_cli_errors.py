@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure.checkpoint_bridge.sql_store import SqlStore
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.cli.main import run
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.checkpoint_bridge import Checkpoint, SqlStore
-from perdure.checkpoint_bridge.stored import now_ms
+from perdure.checkpoint_bridge.stores.stored import now_ms
 from perdure.cli.main import run
 
 if TYPE_CHECKING:

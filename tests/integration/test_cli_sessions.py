@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perdure.checkpoint_bridge import SqlStore, events as ev
+from perdure.checkpoint_bridge import SqlStore
 from perdure.checkpoint_bridge.creating import create_session, from_transcript
-from perdure.checkpoint_bridge.events import NewEvent
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.events import NewEvent
 from perdure.cli.main import run
 from tests.integration.store_log.conftest import answer, begin_run
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure.checkpoint_bridge import SqlStore, events as ev
-from perdure.checkpoint_bridge.answers import answer_entry
-from perdure.checkpoint_bridge.event_log import Batch
-from perdure.checkpoint_bridge.events import NewEvent
-from perdure.checkpoint_bridge.ledger import Effect
+from perdure.checkpoint_bridge import SqlStore
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.answers import answer_entry
+from perdure.checkpoint_bridge.log.events import NewEvent
+from perdure.checkpoint_bridge.tables.event_log import Batch
+from perdure.checkpoint_bridge.tables.ledger import Effect
 from perdure.cli.main import run
 
 if TYPE_CHECKING:

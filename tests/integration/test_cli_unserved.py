@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure.checkpoint_bridge.checkpoint import Checkpoint
-from perdure.checkpoint_bridge.sql_store import SqlStore
+from perdure.checkpoint_bridge.format.checkpoint import Checkpoint
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.cli import waiting
 from perdure.cli.main import run
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from perdure import Agent, tool
 from perdure.checkpoint_bridge.errors import StorageError
-from perdure.checkpoint_bridge.sql_store import SqlStore
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.client import connect
 from perdure.testing import ScriptedModel, call
 from perdure.worker import serving
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.fold import SessionState
-    from perdure.checkpoint_bridge.sessions import SessionRow
+    from perdure.checkpoint_bridge.log.fold import SessionState
+    from perdure.checkpoint_bridge.tables.sessions import SessionRow
 
 REFUSALS = 2
 

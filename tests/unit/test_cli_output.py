@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry, PendingApproval
 from perdure.checkpoint_bridge.errors import (
     ApprovalDecidedError,
     ApprovalNotFoundError,
@@ -22,7 +21,8 @@ from perdure.checkpoint_bridge.errors import (
     SessionNotFoundError,
     StorageError,
 )
-from perdure.checkpoint_bridge.trajectory import compare_trajectories
+from perdure.checkpoint_bridge.format.checkpoint import Checkpoint, HistoryEntry, PendingApproval
+from perdure.checkpoint_bridge.format.trajectory import compare_trajectories
 from perdure.cli import exits, render
 from perdure.cli.options import DEFAULT_TASK_QUEUE, Where, json_option, seconds_option
 from perdure.cli.output import json_text, show

@@ -10,28 +10,29 @@ import pytest
 from hypothesis import given, strategies as st
 
 from perdure import Agent, Chars, Tokens, derive_messages
-from perdure.checkpoint_bridge import derive_event_message, events as ev
-from perdure.checkpoint_bridge.derived import messages_of
+from perdure.checkpoint_bridge import derive_event_message
 from perdure.checkpoint_bridge.errors import ConfigurationError
-from perdure.checkpoint_bridge.events import Event, NewEvent, decode, dump
-from perdure.checkpoint_bridge.fold import SessionState, spent
-from perdure.checkpoint_bridge.request_messages import (
-    HistoryTurn,
-    history_record,
-    recorded_messages,
-)
-from perdure.checkpoint_bridge.transcript import (
+from perdure.checkpoint_bridge.format.transcript import (
     INJECTED_BY,
     assert_valid,
     new_session_messages,
     split_pending_turn,
+)
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.derived import messages_of
+from perdure.checkpoint_bridge.log.events import Event, NewEvent, decode, dump
+from perdure.checkpoint_bridge.log.fold import SessionState, spent
+from perdure.checkpoint_bridge.log.request_messages import (
+    HistoryTurn,
+    history_record,
+    recorded_messages,
 )
 from perdure.testing import ScriptedModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from perdure.checkpoint_bridge.request_messages import HistoryBudget, HistoryPolicy
+    from perdure.checkpoint_bridge.log.request_messages import HistoryBudget, HistoryPolicy
 
 USAGE = {"inputTokens": 10, "outputTokens": 2, "totalTokens": 12}
 

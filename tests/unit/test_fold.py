@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.errors import ConfigurationError, SessionFormatUnsupportedError
-from perdure.checkpoint_bridge.events import (
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.events import (
     INLINE_LIMIT,
     Event,
     NewEvent,
@@ -22,7 +22,7 @@ from perdure.checkpoint_bridge.events import (
     shared_beginning,
     step_of,
 )
-from perdure.checkpoint_bridge.fold import SessionState
+from perdure.checkpoint_bridge.log.fold import SessionState
 
 USAGE = {"inputTokens": 10, "outputTokens": 2, "totalTokens": 12}
 

@@ -24,15 +24,15 @@ from perdure.checkpoint_bridge import (
     text_of,
     with_tool_result,
 )
-from perdure.checkpoint_bridge.stable_json import (
+from perdure.checkpoint_bridge.format.stable_json import (
     copy_json,
     json_equal,
     parse_json,
     stable_json,
     to_json_text,
 )
-from perdure.checkpoint_bridge.transcript import tool_message
-from perdure.checkpoint_bridge.usage import add_model_call, restore_usage
+from perdure.checkpoint_bridge.format.transcript import tool_message
+from perdure.checkpoint_bridge.format.usage import add_model_call, restore_usage
 
 texts = st.text(st.characters(exclude_categories=()), max_size=8)
 numbers = st.one_of(st.integers(), st.floats(), st.integers(min_value=2**60), st.just(10**400))

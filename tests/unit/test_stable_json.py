@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.checkpoint_bridge import Message
-from perdure.checkpoint_bridge.stable_json import (
+from perdure.checkpoint_bridge.format.stable_json import (
     copy_json,
     json_equal,
     normalize_arguments,

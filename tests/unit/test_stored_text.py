@@ -12,8 +12,8 @@ from perdure.checkpoint_bridge.errors import (
     SessionIdInvalidError,
     StorageError,
 )
-from perdure.checkpoint_bridge.stable_json import parse_json, to_stored_text
-from perdure.checkpoint_bridge.stored import (
+from perdure.checkpoint_bridge.format.stable_json import parse_json, to_stored_text
+from perdure.checkpoint_bridge.stores.stored import (
     check_approval_id,
     check_checkpoint_id,
     entry_of,

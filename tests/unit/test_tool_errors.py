@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perdure.checkpoint_bridge import tool_error_result
-from perdure.checkpoint_bridge.tool_errors import (
+from perdure.checkpoint_bridge.format.tool_errors import (
     ABORTED_MESSAGE,
     NOT_REACHED_MESSAGE,
     not_found_message,

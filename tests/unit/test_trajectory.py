@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.checkpoint_bridge import Checkpoint, compare_trajectories
-from perdure.checkpoint_bridge.transcript import tool_message
+from perdure.checkpoint_bridge.format.transcript import tool_message
 
 
 def turn(*calls: dict[str, Any], text: str = "") -> dict[str, Any]:

@@ -15,8 +15,8 @@ from perdure.checkpoint_bridge import (
     text_of,
     with_tool_result,
 )
-from perdure.checkpoint_bridge.stable_json import parse_json
-from perdure.checkpoint_bridge.transcript import tool_message
+from perdure.checkpoint_bridge.format.stable_json import parse_json
+from perdure.checkpoint_bridge.format.transcript import tool_message
 
 SYSTEM = {"role": "system", "content": "p"}
 USER = {"role": "user", "content": "hi"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, assert_type
 
 from perdure import Agent, tool
-from perdure.checkpoint_bridge.checkpoint import Checkpoint, HistoryEntry, PendingApproval
-from perdure.checkpoint_bridge.events import Event
+from perdure.checkpoint_bridge.format.checkpoint import Checkpoint, HistoryEntry, PendingApproval
+from perdure.checkpoint_bridge.log.events import Event
 from perdure.results import Fork, RunResult, SessionInfo
 from perdure.run_handle import RunHandle
 from perdure.sessions.session import Session

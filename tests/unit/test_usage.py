@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.checkpoint_bridge.usage import (
+from perdure.checkpoint_bridge.format.usage import (
     add_model_call,
     empty_usage,
     restore_usage,

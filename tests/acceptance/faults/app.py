@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perdure import Agent, ToolContext, tool, worker
-from perdure.checkpoint_bridge import database
-from perdure.checkpoint_bridge.sql_store import SqlStore
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
+from perdure.checkpoint_bridge.tables import database
 from perdure.process import run_program
 from perdure.testing import ScriptedModel, call
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from perdure.activities.providers.base import ModelRequest, ModelResponse
-    from perdure.checkpoint_bridge.approvals import ApprovalRow
-    from perdure.checkpoint_bridge.event_log import Batch
-    from perdure.checkpoint_bridge.events import NewEvent
-    from perdure.checkpoint_bridge.ledger import Effect, EffectId
+    from perdure.checkpoint_bridge.log.events import NewEvent
+    from perdure.checkpoint_bridge.tables.approvals import ApprovalRow
+    from perdure.checkpoint_bridge.tables.event_log import Batch
+    from perdure.checkpoint_bridge.tables.ledger import Effect, EffectId
 
 _LOOK = 0.01
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint_bridge.errors import ApprovalDecidedError, StorageError
-from perdure.checkpoint_bridge.transcript import assert_valid
+from perdure.checkpoint_bridge.format.transcript import assert_valid
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest_asyncio
 
-from perdure.checkpoint_bridge.transcript import assert_valid
+from perdure.checkpoint_bridge.format.transcript import assert_valid
 from perdure.client import connect
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from perdure.checkpoint_bridge import (
     LoushoSqliteStore,
     SqlStore,
 )
-from perdure.checkpoint_bridge.mirror import Mirror, mirroring
+from perdure.checkpoint_bridge.mirrors.mirror import Mirror, mirroring
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from perdure.checkpoint_bridge import LoushoSqliteStore, SqlStore
-from perdure.checkpoint_bridge.importing import import_session
-from perdure.checkpoint_bridge.mirror import Mirror
+from perdure.checkpoint_bridge.mirrors.importing import import_session
+from perdure.checkpoint_bridge.mirrors.mirror import Mirror
 
 from .conftest import record, texts, until
 

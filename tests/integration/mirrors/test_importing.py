@@ -21,8 +21,8 @@ from perdure.checkpoint_bridge.errors import (
     SessionNotFoundError,
     StorageError,
 )
-from perdure.checkpoint_bridge.event_log import append
-from perdure.checkpoint_bridge.importing import import_all, import_session
+from perdure.checkpoint_bridge.mirrors.importing import import_all, import_session
+from perdure.checkpoint_bridge.tables.event_log import append
 
 from .conftest import OwnStore, record, texts
 
@@ -116,7 +116,7 @@ async def test_a_failure_in_the_middle_leaves_nothing(source, make_target, monke
             raise StorageError("the disk is full")
         return append(*args, **options)
 
-    monkeypatch.setattr("perdure.checkpoint_bridge.importing.append", failing)
+    monkeypatch.setattr("perdure.checkpoint_bridge.mirrors.importing.append", failing)
     with pytest.raises(StorageError, match="disk is full"):
         await import_session(theirs, source, "trip")
     assert await source.session("trip") is None

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.checkpoint_bridge import Checkpoint, LoushoFileStore, LoushoSqliteStore, SqlStore
 from perdure.checkpoint_bridge.errors import ConfigurationError, SessionConflictError
-from perdure.checkpoint_bridge.mirror import Mirror, _Retry, mirroring
+from perdure.checkpoint_bridge.mirrors.mirror import Mirror, _Retry, mirroring
 
 from .conftest import LONG, OwnStore, content, record, texts, until, up_to_date
 

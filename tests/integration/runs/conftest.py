@@ -16,8 +16,8 @@ import pytest
 from temporalio.worker import Replayer
 
 import perdure.worker
-from perdure.checkpoint_bridge.sql_store import SqlStore
-from perdure.checkpoint_bridge.transcript import assert_valid
+from perdure.checkpoint_bridge.format.transcript import assert_valid
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.client import connect
 from perdure.testing import ScriptedModel
 from perdure.worker import serving
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from perdure import Agent
     from perdure.activities.providers.base import ModelRequest, ModelResponse
-    from perdure.checkpoint_bridge.events import Event
+    from perdure.checkpoint_bridge.log.events import Event
     from perdure.client import Client
 
 LONG = 30.0

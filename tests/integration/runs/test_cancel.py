@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure import Agent, ToolContext, tool
-from perdure.checkpoint_bridge.transcript import assert_valid
+from perdure.checkpoint_bridge.format.transcript import assert_valid
 from perdure.testing import call
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ async def test_r1_r12_during_an_async_tool(bench: Bench, session: str) -> None:
 
 
 async def third_is_stored(bench: Bench) -> bool:
-    from perdure.checkpoint_bridge.ledger import EffectId
+    from perdure.checkpoint_bridge.tables.ledger import EffectId
 
     row = await bench.store.session(bench.session)
     assert row is not None

@@ -15,12 +15,12 @@ from perdure.checkpoint_bridge.errors import (
     ProviderError,
     SessionAwaitingApprovalError,
 )
-from perdure.checkpoint_bridge.lineage import ancestors, call_of, depth_of, is_within
-from perdure.checkpoint_bridge.transcript import assert_valid
+from perdure.checkpoint_bridge.format.transcript import assert_valid
+from perdure.checkpoint_bridge.log.lineage import ancestors, call_of, depth_of, is_within
 from perdure.testing import call
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.sessions import SessionRow
+    from perdure.checkpoint_bridge.tables.sessions import SessionRow
     from tests.integration.runs.conftest import Bench
 
 

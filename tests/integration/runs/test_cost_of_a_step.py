@@ -9,7 +9,7 @@ from sqlalchemy import event
 from temporalio.api.enums.v1 import EventType
 
 from perdure import Agent, tool
-from perdure.checkpoint_bridge.sql_store import SqlStore
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.testing import call
 from perdure.worker import serving
 

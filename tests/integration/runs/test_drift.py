@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure import Agent, tool
-from perdure.checkpoint_bridge.checkpoint import Checkpoint
 from perdure.checkpoint_bridge.errors import (
     AgentDriftError,
     ProviderError,
     ResumeToolMissingError,
 )
+from perdure.checkpoint_bridge.format.checkpoint import Checkpoint
 from perdure.testing import attempts, call
 
 if TYPE_CHECKING:

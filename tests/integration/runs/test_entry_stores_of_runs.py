@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from perdure.checkpoint_bridge.entries import Entry
+    from perdure.checkpoint_bridge.log.entries import Entry
     from tests.integration.runs.conftest import Bench
 
 

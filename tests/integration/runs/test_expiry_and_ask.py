@@ -9,7 +9,7 @@ import pytest
 
 from perdure import Agent, ToolContext, tool
 from perdure.checkpoint_bridge.errors import ApprovalDecidedError, ConfigurationError
-from perdure.checkpoint_bridge.ledger import EffectId
+from perdure.checkpoint_bridge.tables.ledger import EffectId
 from perdure.testing import call
 
 if TYPE_CHECKING:

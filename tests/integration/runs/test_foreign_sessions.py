@@ -13,7 +13,7 @@ import pytest
 from perdure import Agent, ForkPatch, tool
 from perdure.checkpoint_bridge import Checkpoint, LoushoSqliteStore
 from perdure.checkpoint_bridge.errors import SessionAwaitingApprovalError, SessionConflictError
-from perdure.checkpoint_bridge.importing import import_session
+from perdure.checkpoint_bridge.mirrors.importing import import_session
 from perdure.client import connect
 from perdure.testing import call
 

@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from perdure import Agent, tool
 from perdure.checkpoint_bridge.errors import SessionConflictError
-from perdure.checkpoint_bridge.transcript import tool_message
+from perdure.checkpoint_bridge.format.transcript import tool_message
 from perdure.client import connect
 from perdure.testing import call
 

@@ -21,7 +21,7 @@ from tests.integration.runs.conftest import Gate, Model
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure.checkpoint_bridge.messages import Message
+    from perdure.checkpoint_bridge.format.messages import Message
     from perdure.history_options import HistoryTurn
     from tests.integration.runs.conftest import Bench
 

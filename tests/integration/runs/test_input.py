@@ -14,7 +14,7 @@ from perdure.checkpoint_bridge.errors import (
     SessionAwaitingApprovalError,
     SessionIdInvalidError,
 )
-from perdure.checkpoint_bridge.sql_store import SqlStore
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.testing import attempts, call
 
 if TYPE_CHECKING:

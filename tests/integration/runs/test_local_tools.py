@@ -11,7 +11,7 @@ import pytest
 
 from perdure import Agent, ToolContext, tool
 from perdure.checkpoint_bridge.errors import ConfigurationError
-from perdure.checkpoint_bridge.ledger import EffectId
+from perdure.checkpoint_bridge.tables.ledger import EffectId
 from perdure.testing import call
 from perdure.workflows import options
 

@@ -11,14 +11,14 @@ import pytest
 
 from perdure import Agent, Chars, ToolContext, tool
 from perdure.activities.providers.base import ModelRequest, ModelResponse
-from perdure.checkpoint_bridge.entries import EntryTypes, entries_schema
 from perdure.checkpoint_bridge.errors import ConfigurationError, ProviderError, RateLimitedError
+from perdure.checkpoint_bridge.log.entries import EntryTypes, entries_schema
 from perdure.testing import attempts, call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from perdure.checkpoint_bridge.events import Event
+    from perdure.checkpoint_bridge.log.events import Event
     from tests.integration.runs.conftest import Bench
 
 SEEN = {"inputTokens": 100, "outputTokens": 10, "totalTokens": 110}

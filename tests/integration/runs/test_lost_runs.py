@@ -10,7 +10,7 @@ from sqlalchemy import event
 from temporalio.common import RetryPolicy
 
 from perdure import Agent, ToolContext, tool
-from perdure.checkpoint_bridge import database
+from perdure.checkpoint_bridge.tables import database
 from perdure.client import connect
 from perdure.dev_server import DevServer
 from perdure.testing import call

@@ -13,7 +13,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from perdure import Agent
 from perdure.checkpoint_bridge.errors import ConfigurationError
-from perdure.checkpoint_bridge.sql_store import SqlStore
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.client import connect
 from perdure.encryption import EncryptionCodec, is_encrypting
 from perdure.plugin import PerdurePlugin

@@ -12,7 +12,7 @@ from temporalio.common import RetryPolicy
 from perdure import Agent, tool
 from perdure.activities.liveness import until_stored
 from perdure.checkpoint_bridge.errors import RateLimitedError
-from perdure.checkpoint_bridge.ledger import MODEL_CALL, EffectId
+from perdure.checkpoint_bridge.tables.ledger import MODEL_CALL, EffectId
 from perdure.testing import attempts, call
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from temporalio.client import Client as TemporalClient
 from temporalio.worker import Worker
 
 from perdure import Agent, ToolContext, tool
-from perdure.checkpoint_bridge.sql_store import SqlStore
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.client import connect
 from perdure.search_attributes import look_up, register
 from perdure.testing import ScriptedModel, call

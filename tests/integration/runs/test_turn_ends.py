@@ -18,8 +18,8 @@ from perdure.checkpoint_bridge.errors import (
     RunFailedError,
     TurnInterruptedError,
 )
-from perdure.checkpoint_bridge.sql_store import SqlStore
-from perdure.checkpoint_bridge.transcript import assert_valid
+from perdure.checkpoint_bridge.format.transcript import assert_valid
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.options import Limits
 from perdure.testing import attempts, call
 from perdure.worker import serving

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import MetaData, create_engine, func, select
 
-from perdure.checkpoint_bridge import SqlStore, events as ev
-from perdure.checkpoint_bridge.database import parse_store_url
-from perdure.checkpoint_bridge.event_log import Batch
-from perdure.checkpoint_bridge.events import NewEvent, NewSave
-from perdure.checkpoint_bridge.ledger import EffectId
-from perdure.checkpoint_bridge.schema import metadata
+from perdure.checkpoint_bridge import SqlStore
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.events import NewEvent, NewSave
+from perdure.checkpoint_bridge.tables.database import parse_store_url
+from perdure.checkpoint_bridge.tables.event_log import Batch
+from perdure.checkpoint_bridge.tables.ledger import EffectId
+from perdure.checkpoint_bridge.tables.schema import metadata
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

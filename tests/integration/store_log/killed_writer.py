@@ -13,9 +13,10 @@ import random
 import signal
 import sys
 
-from perdure.checkpoint_bridge import SqlStore, events as ev
-from perdure.checkpoint_bridge.event_log import Batch
-from perdure.checkpoint_bridge.events import NewEvent, NewSave
+from perdure.checkpoint_bridge import SqlStore
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.events import NewEvent, NewSave
+from perdure.checkpoint_bridge.tables.event_log import Batch
 
 
 def batch_events(number: int, length: int) -> list[NewEvent]:

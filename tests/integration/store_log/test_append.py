@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.errors import LogConflictError, SessionNotFoundError
-from perdure.checkpoint_bridge.events import NewEvent, NewSave
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.events import NewEvent, NewSave
 
 if TYPE_CHECKING:
     from perdure.checkpoint_bridge import SqlStore

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure import derive_messages
-from perdure.checkpoint_bridge import Checkpoint, events as ev
+from perdure.checkpoint_bridge import Checkpoint
 from perdure.checkpoint_bridge.compacting import compact
 from perdure.checkpoint_bridge.ending import begin_end, finish_end
 from perdure.checkpoint_bridge.errors import (
@@ -17,12 +17,13 @@ from perdure.checkpoint_bridge.errors import (
     SessionConflictError,
     SessionEndedError,
 )
-from perdure.checkpoint_bridge.events import NewEvent
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.events import NewEvent
 from perdure.cli.main import run as run_command
 
 if TYPE_CHECKING:
     from perdure.checkpoint_bridge import SqlStore
-    from perdure.checkpoint_bridge.messages import Message
+    from perdure.checkpoint_bridge.format.messages import Message
 
 
 async def converse(store: SqlStore, begin: Any, make: Any, turns: int) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.checkpoint_bridge import SqlStore, events as ev
+from perdure.checkpoint_bridge import SqlStore
+from perdure.checkpoint_bridge.log import events as ev
 
 WRITER = Path(__file__).with_name("killed_writer.py")
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perdure.checkpoint_bridge import events as ev
 from perdure.checkpoint_bridge.emitting import EMITTED_LIMIT, Emission, emit
 from perdure.checkpoint_bridge.errors import ConfigurationError, LogConflictError
-from perdure.checkpoint_bridge.events import NewEvent
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.events import NewEvent
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from perdure.checkpoint_bridge.checkpoint import Checkpoint
-from perdure.checkpoint_bridge.database import parse_store_url
 from perdure.checkpoint_bridge.errors import EncryptionKeyError
-from perdure.checkpoint_bridge.event_log import Batch
-from perdure.checkpoint_bridge.events import USER_MESSAGE, NewEvent, digest_of, dump
-from perdure.checkpoint_bridge.fork import ForkPatch
+from perdure.checkpoint_bridge.format.checkpoint import Checkpoint
+from perdure.checkpoint_bridge.format.fork import ForkPatch
 from perdure.checkpoint_bridge.keyring import Keyring
-from perdure.checkpoint_bridge.ledger import EffectId
-from perdure.checkpoint_bridge.sql_store import SqlStore
+from perdure.checkpoint_bridge.log.events import USER_MESSAGE, NewEvent, digest_of, dump
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
+from perdure.checkpoint_bridge.tables.database import parse_store_url
+from perdure.checkpoint_bridge.tables.event_log import Batch
+from perdure.checkpoint_bridge.tables.ledger import EffectId
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perdure.checkpoint_bridge.entries import Entry, EntryTypes
-from perdure.checkpoint_bridge.entry_stores import JsonLinesStore, SqlEntries, session_info
+from perdure.checkpoint_bridge.log.entries import Entry, EntryTypes
+from perdure.checkpoint_bridge.stores.entry_stores import JsonLinesStore, SqlEntries, session_info
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from perdure.checkpoint_bridge import SqlStore, events as ev
+from perdure.checkpoint_bridge import SqlStore
 from perdure.checkpoint_bridge.emitting import Emission, emit
 from perdure.checkpoint_bridge.errors import (
     SessionFormatUnsupportedError,
     SessionLogCorruptError,
 )
-from perdure.checkpoint_bridge.events import NewEvent
-from perdure.checkpoint_bridge.formats import CURRENT, LogFormats
-from perdure.checkpoint_bridge.headers import SESSION_FORMAT_VERSION, SessionHeader
-from perdure.checkpoint_bridge.schema import events, sessions
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.events import NewEvent
+from perdure.checkpoint_bridge.log.formats import CURRENT, LogFormats
+from perdure.checkpoint_bridge.log.headers import SESSION_FORMAT_VERSION, SessionHeader
+from perdure.checkpoint_bridge.tables.schema import events, sessions
 
 
 def to_2(type_: str, data: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from perdure.checkpoint_bridge import SqlStore, events as ev
+from perdure.checkpoint_bridge import SqlStore
 from perdure.checkpoint_bridge.errors import LogConflictError
-from perdure.checkpoint_bridge.schema import effects
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.tables.schema import effects
 
 TRIP = {"session_id": "trip", "run_id": "run-1", "name": "book"}
 NAMED = {"session_id": "trip", "name": "book"}

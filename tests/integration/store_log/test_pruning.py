@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from perdure.checkpoint_bridge import ForkPatch, SqlStore, events as ev
+from perdure.checkpoint_bridge import ForkPatch, SqlStore
 from perdure.checkpoint_bridge.errors import ConfigurationError
-from perdure.checkpoint_bridge.events import NewEvent, NewSave
-from perdure.checkpoint_bridge.pruning import Pruned
-from perdure.checkpoint_bridge.schema import blobs, events, inputs, sessions
-from perdure.checkpoint_bridge.stored import now_ms
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.events import NewEvent, NewSave
+from perdure.checkpoint_bridge.stores.pruning import Pruned
+from perdure.checkpoint_bridge.stores.stored import now_ms
+from perdure.checkpoint_bridge.tables.schema import blobs, events, inputs, sessions
 
 DAY = 24 * 60 * 60 * 1000
 MEGABYTE = 1024 * 1024

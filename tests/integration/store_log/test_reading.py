@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import insert, update
 
-from perdure.checkpoint_bridge import SqlStore, events as ev
-from perdure.checkpoint_bridge.derived import derive_messages
+from perdure.checkpoint_bridge import SqlStore
 from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
     SessionFormatUnsupportedError,
     SessionNotFoundError,
 )
-from perdure.checkpoint_bridge.events import NewEvent, dump
-from perdure.checkpoint_bridge.schema import events as event_rows, sessions as session_rows
-from perdure.checkpoint_bridge.surface import derive_event_message
-from perdure.checkpoint_bridge.views import BRAIN_NAMES
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.derived import derive_messages
+from perdure.checkpoint_bridge.log.events import NewEvent, dump
+from perdure.checkpoint_bridge.log.surface import derive_event_message
+from perdure.checkpoint_bridge.log.views import BRAIN_NAMES
+from perdure.checkpoint_bridge.tables.schema import events as event_rows, sessions as session_rows
 from perdure.sessions.stored import StoredSession
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from perdure.checkpoint_bridge import Retention, SessionHooks, SqlStore
 from perdure.checkpoint_bridge.creating import create_session, from_transcript
 from perdure.checkpoint_bridge.ending import begin_end, finish_end
 from perdure.checkpoint_bridge.errors import ConfigurationError
-from perdure.checkpoint_bridge.stored import now_ms
+from perdure.checkpoint_bridge.stores.stored import now_ms
 
 DAY = 24 * 60 * 60 * 1000
 

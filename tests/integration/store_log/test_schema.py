@@ -15,11 +15,11 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
-import perdure.checkpoint_bridge.migrations
 from perdure.checkpoint_bridge import LoushoSqliteStore, SqlStore
-from perdure.checkpoint_bridge.database import Database, parse_store_url
 from perdure.checkpoint_bridge.errors import ConfigurationError, StorageError
-from perdure.checkpoint_bridge.schema import SCHEMA_REVISION, VERSION_TABLE, metadata
+from perdure.checkpoint_bridge.tables import migrations
+from perdure.checkpoint_bridge.tables.database import Database, parse_store_url
+from perdure.checkpoint_bridge.tables.schema import SCHEMA_REVISION, VERSION_TABLE, metadata
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def test_the_revision_is_the_newest_migration():
     config = Config()
-    config.set_main_option("script_location", perdure.checkpoint_bridge.migrations.__path__[0])
+    config.set_main_option("script_location", migrations.__path__[0])
     scripts = ScriptDirectory.from_config(config)
     assert scripts.get_heads() == [SCHEMA_REVISION]
     revisions = [script.revision for script in scripts.walk_revisions()]

@@ -10,11 +10,12 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from perdure.checkpoint_bridge import ForkPatch, events as ev
+from perdure.checkpoint_bridge import ForkPatch
 from perdure.checkpoint_bridge.errors import CheckpointNotFoundError
-from perdure.checkpoint_bridge.events import NewEvent
-from perdure.checkpoint_bridge.headers import SessionHeader
-from perdure.checkpoint_bridge.lineage import child_session_id
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.events import NewEvent
+from perdure.checkpoint_bridge.log.headers import SessionHeader
+from perdure.checkpoint_bridge.log.lineage import child_session_id
 
 
 async def checkpoint(store: Any, session_id: str) -> str:

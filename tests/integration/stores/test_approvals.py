@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from perdure.checkpoint_bridge import StoredApproval
-from perdure.checkpoint_bridge.checkpoint import ExecutionSnapshot, PendingApproval
 from perdure.checkpoint_bridge.errors import ConfigurationError
+from perdure.checkpoint_bridge.format.checkpoint import ExecutionSnapshot, PendingApproval
 
 pytestmark = pytest.mark.parametrize("place", ["lousho-sqlite", "lousho-files"], indirect=True)
 

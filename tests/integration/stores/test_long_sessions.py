@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure.checkpoint_bridge import ForkPatch, LoushoSqliteStore, SqlStore, compare_trajectories
-from perdure.checkpoint_bridge.event_log import Batch
-from perdure.checkpoint_bridge.events import NewEvent, NewSave
-from perdure.checkpoint_bridge.mirror import Mirror
+from perdure.checkpoint_bridge.log.events import NewEvent, NewSave
+from perdure.checkpoint_bridge.mirrors.mirror import Mirror
+from perdure.checkpoint_bridge.tables.event_log import Batch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable

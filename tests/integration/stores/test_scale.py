@@ -8,11 +8,12 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from perdure.checkpoint_bridge import ForkPatch, SqlStore, events as ev
+from perdure.checkpoint_bridge import ForkPatch, SqlStore
 from perdure.checkpoint_bridge.errors import SessionNotFoundError
-from perdure.checkpoint_bridge.event_log import Batch
-from perdure.checkpoint_bridge.events import NewEvent, NewSave
-from perdure.checkpoint_bridge.fold import TAKES_OVER, SessionState
+from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.events import NewEvent, NewSave
+from perdure.checkpoint_bridge.log.fold import TAKES_OVER, SessionState
+from perdure.checkpoint_bridge.tables.event_log import Batch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -9,9 +9,9 @@ import pytest
 
 from perdure import Agent, ToolContext, tool
 from perdure.checkpoint_bridge.errors import CheckpointNotFoundError, RateLimitedError
-from perdure.checkpoint_bridge.fork import ForkPatch
-from perdure.checkpoint_bridge.sql_store import SqlStore
-from perdure.checkpoint_bridge.transcript import assert_valid
+from perdure.checkpoint_bridge.format.fork import ForkPatch
+from perdure.checkpoint_bridge.format.transcript import assert_valid
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.testing import attempts, call
 
 if TYPE_CHECKING:

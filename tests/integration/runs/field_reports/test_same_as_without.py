@@ -14,8 +14,8 @@ from perdure.activities.planning import plan_call
 from perdure.activities.providers.anthropic import AnthropicProvider
 from perdure.activities.providers.base import ToolSpec
 from perdure.activities.providers.openai import OpenAIProvider
-from perdure.checkpoint_bridge.tool_results import result
-from perdure.checkpoint_bridge.trajectory import compare_trajectories
+from perdure.checkpoint_bridge.format.tool_results import result
+from perdure.checkpoint_bridge.format.trajectory import compare_trajectories
 from perdure.testing import ModelRequest, ScriptedModel, call
 
 if TYPE_CHECKING:

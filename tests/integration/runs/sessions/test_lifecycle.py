@@ -23,7 +23,7 @@ from perdure.checkpoint_bridge.errors import (
     SessionIdInvalidError,
     SessionNotFoundError,
 )
-from perdure.checkpoint_bridge.stored import now_ms
+from perdure.checkpoint_bridge.stores.stored import now_ms
 from perdure.cli.main import run
 from perdure.client import connect
 from perdure.sessions import directory

@@ -19,7 +19,7 @@ from perdure.checkpoint_bridge.errors import (
     SessionBusyError,
     SessionNotFoundError,
 )
-from perdure.checkpoint_bridge.transcript import assert_valid
+from perdure.checkpoint_bridge.format.transcript import assert_valid
 from perdure.testing import call
 
 if TYPE_CHECKING:

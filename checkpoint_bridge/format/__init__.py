@@ -1,0 +1,1 @@
+"""The documented checkpoint format: its records, its rules, its JSON. All of it is pure."""

@@ -1,0 +1,1 @@
+"""Sessions carried between stores: saves that go out, sessions that come in."""

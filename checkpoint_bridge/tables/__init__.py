@@ -1,0 +1,1 @@
+"""The tables of the store: their rows, inside a transaction that the caller holds."""
