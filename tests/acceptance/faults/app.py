@@ -255,14 +255,22 @@ def agents(outside: Outside) -> list[Agent]:
         call("pay", {"number": 5}, id="b"),
         call("delta", {"number": 6}, id="c"),
     ]
+    third = call("scout", {"input": "Look around"}, id="d")
     short = [[call("gamma", {"number": 8})], "Noted."]
     model = partial(WatchedModel, outside=outside)
+    scout = Agent("scout", provider=model(short), tools=[gamma])
     return [
         Agent(
             "trip",
             provider=model([first, second, "Done."]),
             instructions="You plan trips.",
             tools=[alpha, beta, gamma, delta, pay],
+        ),
+        Agent(
+            "tour",
+            provider=model([[*first, third], second, "Done."]),
+            instructions="You guide tours.",
+            tools=[alpha, beta, gamma, delta, pay, scout.as_tool()],
         ),
         Agent("careful", provider=model([[call("wire", {"number": 7})], "Done."]), tools=[wire]),
         Agent("brain", provider=model(short), profile="brain", tools=[gamma]),

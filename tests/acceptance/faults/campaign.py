@@ -4,11 +4,12 @@ Run it from the repository's root: ``make faults ARGS="--runs 200 --fault worker
 ``python -m tests.acceptance.faults.campaign``. The seed is printed; the same seed disturbs after
 the same amounts of progress, though not at the same instruction.
 
-Each run asks a scripted model three times, has six tool calls in two batches and an approval in
-the middle of the second one. ``--fault worker`` kills a worker with SIGKILL and starts another
-one; ``server`` kills the Temporal server and starts it on its database file; ``store`` takes
-SQLite's write lock for longer than the workers wait for it, and kills a worker meanwhile;
-``postgres`` crashes the PostgreSQL server that holds the store, for some seconds.
+Each run asks a scripted model three times, has six tool calls in two batches, a sub-agent with a
+call of its own in the first batch, and an approval in the middle of the second one.
+``--fault worker`` kills a worker with SIGKILL and starts another one; ``server`` kills the
+Temporal server and starts it on its database file; ``store`` takes SQLite's write lock for longer
+than the workers wait for it, and kills a worker meanwhile; ``postgres`` crashes the PostgreSQL
+server that holds the store, for some seconds.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 FAULTS_IN_A_WAVE = 5
 """No call can lose its worker more often than the run repeats it (``workflows/options.py``)."""
 
-_LINES_OF_A_RUN = 24
+_LINES_OF_A_RUN = 32
 _PATIENCE = 150.0
 _RUNNING = "RUNNING"
 
@@ -75,7 +76,7 @@ class Wave:
         model = f"undisturbed-{names[0]}"
         for _ in range(self.rng.choice((1, 2))):
             self.rig.start_worker()
-        undisturbed = await self.client.start("trip", "Plan my trip", session_id=model)
+        undisturbed = await self.client.start("tour", "Show me", session_id=model)
         await undisturbed.result(after_approval=await approve(self.client, model))
         self.sessions = names
         self._before = len(self.rig.lines())
@@ -97,9 +98,7 @@ class Wave:
 
     async def _start_and_decide(self, session: str) -> None:
         """Start, and approve by an update or by a signal; each again until it is answered."""
-        await self._until_answered(
-            lambda: self.client.start("trip", "Plan my trip", session_id=session)
-        )
+        await self._until_answered(lambda: self.client.start("tour", "Show me", session_id=session))
         approval_id = await approval_of(self.client, session, _PATIENCE)
         if self.rng.random() < 0.5:
             await self._until_answered(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint_bridge.errors import ApprovalDecidedError, StorageError
 from perdure.checkpoint_bridge.format.transcript import assert_valid
+from perdure.checkpoint_bridge.log.lineage import call_of, depth_of, is_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -189,13 +190,26 @@ class Judge:
 
     async def faults(self, session: str) -> list[str]:
         """What is wrong with a run; ``[]`` when it ended as if nothing had happened."""
-        found = await self._record_faults(session)
-        found += await self._log_faults(session)
-        found += self._ledger_faults(session)
-        return [f"{session}: {fault}" for fault in found]
+        found = []
+        runs = await self._with_sub_agents(session)
+        models = await self._with_sub_agents(self._model)
+        if len(runs) != len(models):
+            found.append(f"{session}: its runs are {runs}, those of the other {models}")
+        for run, model in zip(runs, models, strict=False):
+            of_it = await self._record_faults(run, model)
+            of_it += await self._log_faults(run, model)
+            of_it += self._ledger_faults(run, model)
+            found += [f"{run}: {fault}" for fault in of_it]
+        return found
 
-    async def _record_faults(self, session: str) -> list[str]:
-        expected = await self._client.checkpoint(self._model)
+    async def _with_sub_agents(self, session: str) -> list[str]:
+        """A session and those of its sub-agents, in the order of their calls."""
+        ids = [row.session_id for row in await self._client.store.sessions()]
+        below = [each for each in ids if each != session and is_within(each, session)]
+        return [session, *sorted(below, key=lambda each: (depth_of(each), call_of(each)))]
+
+    async def _record_faults(self, session: str, model: str) -> list[str]:
+        expected = await self._client.checkpoint(model)
         got = await self._client.checkpoint(session)
         assert expected is not None
         if got is None:
@@ -207,24 +221,24 @@ class Judge:
             assert_valid(got.to_json()["messages"])
         except ValueError as error:
             found.append(f"no provider would take its transcript: {error}")
-        if await saves(self._client, session) != await saves(self._client, self._model):
+        if await saves(self._client, session) != await saves(self._client, model):
             found.append("its history differs")
         return found
 
-    async def _log_faults(self, session: str) -> list[str]:
+    async def _log_faults(self, session: str, model: str) -> list[str]:
         events = await self._client.store.events(session)
+        undisturbed = await self._client.store.events(model)
         found = []
         if [event.seq for event in events] != list(range(len(events))):
             found.append(f"its log has gaps: {[event.seq for event in events]}")
         for kind in ("user/message", "assistant/message", "tool/result", "turn/end"):
             count = sum(event.type == kind for event in events)
-            model = await self._client.store.events(self._model)
-            expected = sum(event.type == kind for event in model)
+            expected = sum(event.type == kind for event in undisturbed)
             if count != expected:
                 found.append(f"its log has {count} {kind}, not {expected}")
         return found
 
-    def _ledger_faults(self, session: str) -> list[str]:
+    def _ledger_faults(self, session: str, model: str) -> list[str]:
         found = []
         lines = self._rig.lines(session=session)
         keys: dict[tuple[str, int], set[str]] = {}
@@ -236,9 +250,7 @@ class Judge:
         ]
         if len({key for each in keys.values() for key in each}) != len(keys):
             found.append(f"two calls share a key: {keys}")
-        expected = {
-            (line["tool"], line["args"]) for line in self._rig.lines("tool-start", self._model)
-        }
+        expected = {(line["tool"], line["args"]) for line in self._rig.lines("tool-start", model)}
         if set(keys) != expected:
             found.append(f"it ran the calls {sorted(keys)}, not {sorted(expected)}")
         # The worker may have died before it could note what it had done: ask the backend.
