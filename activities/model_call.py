@@ -45,7 +45,7 @@ PROVIDER_TRIES = 8
 
 _CHARACTERS_PER_TOKEN = 4
 
-_MEANT = (ev.TOOL_CALL, ev.STEP_END, ev.TURN_END)
+_MEANT = (ev.APPROVAL_AUTO, ev.TOOL_CALL, ev.STEP_END, ev.TURN_END)
 """Types of events that are written with an answer, behind it."""
 
 
@@ -64,7 +64,9 @@ class _Answer:
         if effect.late:
             return None  # it is in the log already
         task = self._task
-        announced = [(each.index, each.call_id, each.tool) for each in announce(self.calls)]
+        announced = [
+            (each.index, each.call_id, each.tool, each.grant) for each in announce(self.calls)
+        ]
         self.seq, entry = answer_entry(head, task.turn, task.step, effect, announced)
         return Batch(
             task.session_id,

@@ -381,6 +381,7 @@ class _Opener:
         decision = self.state.decided.get(index)
         waiting = self.state.approval
         if decision is not None:
+            plan.grant = None
             plan.digest = decision.get("digest")
             reason = decision.get("reason")
             message = decided_result(plan.call_id, plan.tool, decision, reason)
@@ -390,7 +391,7 @@ class _Opener:
                 plan.action = "run"
             plan.confirmed = reason is not None
         elif waiting is not None and waiting["index"] == index:
-            plan.action = "approve"
+            plan.action, plan.grant = "approve", None
             plan.approval_id = waiting["id"]
             plan.digest = waiting.get("digest")
             plan.expires_ms = self._expiry()

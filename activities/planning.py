@@ -21,7 +21,7 @@ from perdure.checkpoint_bridge.log.events import digest_of, dump
 from perdure.tools import AgentTool
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable, Mapping
 
     from perdure.agent import Agent
     from perdure.tools import Tool
@@ -61,7 +61,7 @@ def _no_constant(name: str) -> Any:
 
 
 def plan_calls(
-    agent: Agent, message: dict[str, Any], grants: Collection[str] = ()
+    agent: Agent, message: dict[str, Any], grants: Mapping[str, int] | None = None
 ) -> list[CallPlan]:
     """What is to happen with each call of a model's answer."""
     calls = message.get("toolCalls") or []
@@ -79,11 +79,12 @@ def announce(plans: Iterable[CallPlan]) -> list[CallPlan]:
 
 
 def plan_call(
-    agent: Agent, index: int, call: dict[str, Any], grants: Collection[str] = ()
+    agent: Agent, index: int, call: dict[str, Any], grants: Mapping[str, int] | None = None
 ) -> CallPlan:
     """What is to happen with one call: run it, ask a person first, or refuse it.
 
-    Nobody is asked about a tool of ``grants``: it was approved for the session.
+    Nobody is asked about a tool of ``grants``: it was approved for the session, by the event of
+    that sequence.
     """
     function = call.get("function") or {}
     name, raw = str(function.get("name")), str(function.get("arguments") or "")
@@ -98,7 +99,10 @@ def plan_call(
         return refuse(plan, error_result(plan.call_id, name, arguments))
     if isinstance(tool, AgentTool):
         plan.child = tool.agent.name
-    if name not in grants and _needs_approval(tool, arguments):
+    if not _needs_approval(tool, arguments):
+        return plan
+    plan.grant = (grants or {}).get(name)
+    if plan.grant is None:
         plan.action = "approve"
         plan.digest = arguments_digest(tool, arguments)
         read = _as_read(arguments)

@@ -113,6 +113,8 @@ class CallPlan:
     """The agent that the call runs, when the tool is one."""
     announced: bool = False
     """The log has its ``tool/call`` already."""
+    grant: int | None = None
+    """By which ``approval/granted`` (its sequence) a call of a gated tool runs without asking."""
 
 
 @dataclass

@@ -139,7 +139,6 @@ LATER = {
     78: "tools that go on in the background come later",
     79: "tools that go on in the background come later",
     80: "there are no environments yet",
-    89: "it is there; its test has not the name yet",
     100: (
         "agents that choose their model at run time come later; instructions are in the transcript"
     ),

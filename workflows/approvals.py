@@ -169,10 +169,10 @@ class Approvals:
             data["reason"] = plan.reason
         if plan.digest is not None:
             data["digest"] = plan.digest
-        events = [NewEvent(ev.APPROVAL_DECIDED, data), *grant_of(plan.tool, data)]
+        events = [NewEvent(ev.APPROVAL_DECIDED, data)]
         if record.drift is not None:
             events.append(NewEvent(ev.AGENT_DRIFT, record.drift))
-        await log.append(events)
+        await log.append([*events, *grant_of(plan.tool, data)])
         return record
 
     async def _wait(self, plan: CallPlan, log: SessionLog, agent: str, is_long: IsLong) -> None:

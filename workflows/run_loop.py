@@ -27,7 +27,7 @@ from perdure.checkpoint_bridge.format.tool_results import decided_result
 from perdure.checkpoint_bridge.log import events as ev
 from perdure.checkpoint_bridge.log.answers import (
     Entry,
-    call_event,
+    call_events,
     result_entry,
     step_end,
     turn_end,
@@ -221,7 +221,11 @@ class RunLoop:
             return
         seq = self.facts.call_seq
         await self.log.append(
-            [call_event(seq, plan.index, plan.call_id, plan.tool) for plan in new]
+            [
+                event
+                for plan in new
+                for event in call_events(seq, plan.index, plan.call_id, plan.tool, plan.grant)
+            ]
         )
         for plan in new:
             plan.announced = True
@@ -337,17 +341,18 @@ class RunLoop:
             plan.action = "run"
             plan.confirmed = plan.reason is not None
             if record.scope == ev.SESSION:
-                self._let_run(plan.tool)
+                # The grant is the last event that came with the decision.
+                self._let_run(plan.tool, self.log.head)
             await self._announce([plan])
         else:
             plan.action = "refuse"
             plan.result = Content(message=message)
 
-    def _let_run(self, tool: str) -> None:
+    def _let_run(self, tool: str, grant: int) -> None:
         """Ask about no other call of a tool in this turn: it was approved for the session."""
         for plan in self.facts.calls:
             if plan.tool == tool and plan.action == "approve" and plan.reason is None:
-                plan.action = "run"
+                plan.action, plan.grant = "run", grant
 
     # -- input that arrives meanwhile --------------------------------------------------------
 

@@ -21,7 +21,7 @@ __all__ = [
     "Entry",
     "answer_entry",
     "attempt_events",
-    "call_event",
+    "call_events",
     "result_entry",
     "step_end",
     "turn_end",
@@ -66,12 +66,16 @@ def attempt_events(turn: int, step: int, attempts: Iterable[dict[str, Any]]) -> 
 
 
 def answer_entry(
-    head: int, turn: int, step: int, answer: StoredAnswer, announced: Iterable[tuple[int, str, str]]
+    head: int,
+    turn: int,
+    step: int,
+    answer: StoredAnswer,
+    announced: Iterable[tuple[int, str, str, int | None]],
 ) -> tuple[int, Entry]:
     """A model's answer: the request's header where it is new, the failed attempts, the answer.
 
     An answer without calls ends its turn. Of another one, the calls that may run at once are
-    announced: ``(index, id, tool)`` each.
+    announced: ``(index, id, tool, grant)`` each, as :func:`call_events` takes them.
 
     Args:
         head: the length of the log before it.
@@ -105,7 +109,8 @@ def answer_entry(
     seq = head + len(entry.events) - 1
     if answer.message.get("toolCalls"):
         entry.save(ev.IN_PROGRESS, TOOL_CALLS)
-        entry.events.extend(call_event(seq, *call) for call in announced)
+        for call in announced:
+            entry.events.extend(call_events(seq, *call))
     else:
         finish_reason = answer.outcome["finishReason"]
         cut = bool(answer.outcome.get("cut"))
@@ -114,13 +119,20 @@ def answer_entry(
     return seq, entry
 
 
-def call_event(seq: int, index: int, call_id: str, tool: str) -> NewEvent:
+def call_events(seq: int, index: int, call_id: str, tool: str, grant: int | None) -> list[NewEvent]:
     """Commit before effect: a call that is not announced in the log has not begun.
 
-    ``seq`` is the place of the model turn that asked for it, ``index`` its place there.
+    Args:
+        seq: the place of the model turn that asked for it.
+        index: its place there.
+        call_id: the model's own id of it.
+        tool: the tool's name.
+        grant: the sequence of the approval for the session by which nobody was asked about it;
+            ``None`` where that is not why it runs.
     """
     data = {"seq": seq, "index": index, "toolCallId": call_id, "name": tool}
-    return NewEvent(ev.TOOL_CALL, data)
+    auto = [] if grant is None else [NewEvent(ev.APPROVAL_AUTO, {**data, "grant": grant})]
+    return [*auto, NewEvent(ev.TOOL_CALL, data)]
 
 
 def result_entry(

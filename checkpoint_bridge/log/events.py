@@ -37,6 +37,9 @@ APPROVAL_DECIDED = "approval/decided"
 """Ours: ``{id, approved, note?, by?, scope?}``."""
 APPROVAL_GRANTED = "approval/granted"
 """Ours: ``{tool, scope, by?}``: calls of the tool need no approval in this session any more."""
+APPROVAL_AUTO = "approval/auto"
+"""Ours: ``{seq, index, toolCallId, name, grant}``: the call runs without asking, by the
+``approval/granted`` of that sequence. Its ``tool/call`` comes next."""
 SUBAGENT_PAUSED = "subagent/paused"
 """Ours: ``{id, session, path, toolName}``: a sub-agent of the run waits for that approval."""
 AGENT_DRIFT = "agent/drift"
@@ -61,8 +64,8 @@ VOCABULARY = frozenset(
         *(TURN_START, TURN_END, STEP_START, STEP_END),
         *(USER_MESSAGE, SYSTEM_MESSAGE, ASSISTANT_MESSAGE, ASSISTANT_ATTEMPT),
         *(TOOL_CALL, TOOL_RESULT, REQUEST_HEADER, TRANSCRIPT_DELTA),
-        *(APPROVAL_REQUESTED, APPROVAL_DECIDED, APPROVAL_GRANTED, AGENT_DRIFT, BUSINESS_STATE),
-        *(SUBAGENT_PAUSED, KV_SET, KV_DELETE),
+        *(APPROVAL_REQUESTED, APPROVAL_DECIDED, APPROVAL_GRANTED, APPROVAL_AUTO),
+        *(AGENT_DRIFT, BUSINESS_STATE, SUBAGENT_PAUSED, KV_SET, KV_DELETE),
         *(CHECKPOINT_SET, SESSION_CLEARED, SESSION_ENDED, RUN_DISCARDED, END_SEED),
     }
 )

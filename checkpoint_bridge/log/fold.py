@@ -66,8 +66,8 @@ class SessionState:
         """Indexes of that turn's calls that have a ``tool/call``: they may have run."""
         self.decided: dict[int, dict[str, Any]] = {}
         """Decisions on that turn's calls, by index."""
-        self.grants: set[str] = set()
-        """Tools that were approved for the session."""
+        self.grants: dict[str, int] = {}
+        """Tools that were approved for the session, and the sequences of the events that say so."""
         self.kv: dict[str, Any] = {}
         """What the session's tools keep; ``None`` is a value (:mod:`.session_kv`)."""
         self.raw: dict[str, Any] | None = None
@@ -123,7 +123,7 @@ class SessionState:
         other.spans = self.spans.copy()
         other.announced = set(self.announced)
         other.decided = dict(self.decided)
-        other.grants = set(self.grants)
+        other.grants = dict(self.grants)
         other.kv = dict(self.kv)
         other.fields = dict(self.fields)
         return other
@@ -281,8 +281,8 @@ class SessionState:
                 self.decided[self.approval["index"]] = data
             self.approval = None
 
-    def _on_approval_granted(self, data: dict[str, Any], _seq: int) -> None:
-        self.grants.add(data["tool"])
+    def _on_approval_granted(self, data: dict[str, Any], seq: int) -> None:
+        self.grants[data["tool"]] = seq + 1
 
     def _on_request_header(self, data: dict[str, Any], _seq: int) -> None:
         self.request_config = data["config"]
@@ -319,7 +319,7 @@ class SessionState:
         self.spans.ended("forked")
         self.announced = set()
         self.decided = {}
-        self.grants = set()
+        self.grants = {}
 
     def _on_cleared(self, _data: dict[str, Any], _seq: int) -> None:
         self._start_session()

@@ -32,6 +32,7 @@ BRAIN_NAMES = {
     ev.APPROVAL_REQUESTED: "approval_started",
     ev.APPROVAL_DECIDED: "approval_ended",
     ev.APPROVAL_GRANTED: "approval_granted",
+    ev.APPROVAL_AUTO: "approval_auto",
     ev.SUBAGENT_PAUSED: "subagent_paused",
     ev.AGENT_DRIFT: "agent_drift",
     ev.KV_SET: "kv_set",
