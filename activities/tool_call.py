@@ -11,7 +11,6 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import httpx
 from pydantic import BaseModel
 from temporalio import activity
 
@@ -25,6 +24,7 @@ from perdure.activities.liveness import heartbeats, until_stored
 from perdure.activities.packing import packed
 from perdure.activities.planning import arguments_digest, parse_arguments
 from perdure.activities.session_kv import SessionKV
+from perdure.activities.transport import is_named, is_transport
 from perdure.activities.wire import ACTIVITY_TOOL, AMBIGUOUS, ASK, ToolOutcome, ToolTask
 from perdure.checkpoint_bridge.errors import PropagatingToolError
 from perdure.checkpoint_bridge.format import tool_errors
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
     from perdure.checkpoint_bridge.tables.ledger import Effect
     from perdure.tools import Tool
-
-_TRANSPORT_ERRORS = (httpx.TransportError, ConnectionError, TimeoutError, asyncio.TimeoutError)
-"""The effect may have happened, so only the same call with the same key may follow."""
 
 _TRANSPORT_TRIES = 3
 _TRANSPORT_WAIT = 0.5
@@ -204,18 +201,20 @@ class ToolCall(Deps):
         deadline = asyncio.get_running_loop().time() + task.timeout
         # A tool that is not to run twice by itself is not repeated for this reason, either.
         repeats = task.recovery not in (AMBIGUOUS, ASK)
-        passing: tuple[type[BaseException], ...] = (*_TRANSPORT_ERRORS, *tool.retry_on)
         for remaining in reversed(range(_TRANSPORT_TRIES)):
             try:
                 async with asyncio.timeout_at(deadline) as limit:
                     return await self._invoke(tool, tool.bind(arguments, context))
-            except passing as error:
+            except Exception as error:
+                cause = error.__cause__ if isinstance(error, _EscapeError) else error
+                if cause is None or not is_transport(cause, tool.retry_on):
+                    raise
                 if limit.expired():
-                    raise _DeadlineError from error
-                if not remaining or not (repeats or isinstance(error, tool.retry_on)):
-                    raise _Unsettled from error
-                _log.warning("Tool %s: %r; the same call is repeated", tool.name, error)
-                tracing.note_repeat(error)
+                    raise _DeadlineError from cause
+                if not remaining or not (repeats or is_named(cause, tool.retry_on)):
+                    raise _Unsettled from cause
+                _log.warning("Tool %s: %r; the same call is repeated", tool.name, cause)
+                tracing.note_repeat(cause)
                 await asyncio.sleep(_TRANSPORT_WAIT * (_TRANSPORT_TRIES - remaining))
         raise AssertionError
 
@@ -238,12 +237,15 @@ class ToolCall(Deps):
             call = partial(_itself, value)
         try:
             return await call()
-        except (SystemExit, KeyboardInterrupt) as error:
-            raise _EscapeError from error
+        except (Exception, GeneratorExit):
+            # An exit of the second kind may be this coroutine's own, at the end of its loop.
+            raise
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
+            raise _EscapeError from error
+        except BaseException as error:
             raise _EscapeError from error
 
 

@@ -38,6 +38,18 @@ ABORTED = "aborted"
 _FIRST_LOOK = 0.02
 _LOOK_EVERY = 0.5
 _STORE_AFTER = 5.0
+_AWAY = frozenset(
+    {
+        RPCStatusCode.DEADLINE_EXCEEDED,
+        RPCStatusCode.RESOURCE_EXHAUSTED,
+        RPCStatusCode.UNAVAILABLE,
+        RPCStatusCode.UNKNOWN,
+    }
+)
+"""What Temporal's client reports, after some ten seconds, when the server is not there."""
+_PATIENCE = 60.0
+_WAS_THERE = 20.0
+"""A wait that failed after more seconds than this had reached a server first."""
 
 
 class RunHandle:
@@ -71,6 +83,8 @@ class RunHandle:
     async def result(self, *, after_approval: str | None = None) -> RunResult:
         """Wait until the run ends or pauses for an approval.
 
+        A Temporal that is restarted meanwhile, within a minute, is waited for.
+
         Args:
             after_approval: an approval that was decided just now; a pause for it is over.
 
@@ -80,9 +94,10 @@ class RunHandle:
 
         Raises:
             ConfigurationError: the worker keeps the session in another store.
+            TemporalUnavailableError: Temporal has been away for a minute; the run may go on.
             PerdureError: the run failed; its session can be resumed.
         """
-        end = asyncio.ensure_future(self._workflow.result())
+        end = asyncio.ensure_future(self._end())
         wait = _FIRST_LOOK
         look_at_store = asyncio.get_running_loop().time() + _STORE_AFTER
         try:
@@ -107,7 +122,7 @@ class RunHandle:
         Raises:
             PerdureError: the run failed before it began a turn.
         """
-        end = asyncio.ensure_future(self._workflow.result())
+        end = asyncio.ensure_future(self._end())
         wait = _FIRST_LOOK
         try:
             while True:
@@ -125,6 +140,23 @@ class RunHandle:
             end.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await end
+
+    async def _end(self) -> Any:
+        """Wait for the workflow's end, past a Temporal that is away for less than a minute."""
+        now = asyncio.get_running_loop().time
+        give_up: float | None = None
+        while True:
+            asked = now()
+            try:
+                return await self._workflow.result()
+            except RPCError as error:
+                if error.status not in _AWAY:
+                    raise
+                if give_up is None or now() - asked > _WAS_THERE:
+                    give_up = now() + _PATIENCE
+                if now() > give_up:
+                    raise
+                await asyncio.sleep(_LOOK_EVERY)
 
     async def _turn(self, *, look_back: bool) -> int | None:
         """The sequence of the run's newest turn: the log's newest, or with a look at all of it."""

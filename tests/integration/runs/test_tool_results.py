@@ -184,11 +184,20 @@ async def test_exceptions_and_values_that_cannot_be_shown(bench: Bench, session:
         result = await bench.client.execute("agent", "Go", session_id=session)
     assert result.text == "Done."
     errors = [json.loads(message["content"]) for message in await bench.results()]
-    assert [error["kind"] for error in errors] == ["execution"] * 3
-    assert [error["error"] for error in errors] == ["ExceptionGroup", "EvilError", "NotJsonError"]
+    assert [error["kind"] for error in errors] == ["execution", "execution", "invalid-output"]
+    assert [error["error"] for error in errors] == [
+        "ExceptionGroup",
+        "EvilError",
+        "ToolInvalidOutputError",
+    ]
+
+
+class OwnExit(BaseException):
+    """What a library may raise past every ``except Exception``."""
 
 
 ESCAPES = (SystemExit, KeyboardInterrupt, asyncio.CancelledError, StopIteration, GeneratorExit)
+ESCAPES_ASYNC = (*ESCAPES[:3], OwnExit)
 
 
 async def test_what_is_raised_past_every_except(bench: Bench, session: str) -> None:
@@ -202,16 +211,16 @@ async def test_what_is_raised_past_every_except(bench: Bench, session: str) -> N
 
     @tool(read_only=True)
     async def leave_async(how: int) -> None:
-        ran.append(ESCAPES[how].__name__)
-        raise ESCAPES[how]
+        ran.append(ESCAPES_ASYNC[how].__name__)
+        raise ESCAPES_ASYNC[how]
 
     calls = [call("leave", {"how": how}) for how in range(5)]
-    calls += [call("leave_async", {"how": how}) for how in range(3)]
+    calls += [call("leave_async", {"how": how}) for how in range(4)]
     model = bench.model(calls, "Done.")
     async with bench.serving(Agent("agent", provider=model, tools=[leave, leave_async])):
         result = await bench.client.execute("agent", "Go", session_id=session)
     assert result.text == "Done."
-    names = [escape.__name__ for escape in (*ESCAPES, *ESCAPES[:3])]
+    names = [escape.__name__ for escape in (*ESCAPES, *ESCAPES_ASYNC)]
     results = [json.loads(message["content"]) for message in await bench.results()]
     assert [(each["kind"], each["error"]) for each in results] == [("execution", n) for n in names]
     assert sorted(ran) == sorted(names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import urllib.error
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -347,6 +348,8 @@ async def test_r15_keys_differ_for_all_calls(bench: Bench, session: str) -> None
         httpx.ConnectError("refused"),
         ConnectionResetError("reset"),
         TimeoutError("late"),
+        urllib.error.URLError(TimeoutError("late")),
+        ExceptionGroup("of a TaskGroup", [ValueError("first"), httpx.ReadTimeout("late")]),
     ],
 )
 async def test_a_broken_connection_repeats_the_same_call(bench: Bench, error: Exception) -> None:
