@@ -21,6 +21,7 @@ from perdure.activities.failures import is_cancel_requested, is_retryable
 from perdure.activities.metrics import note_operation, note_tokens
 from perdure.checkpoint_bridge.errors import PerdureError
 from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.turn_states import FAILED, turn_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -201,7 +202,7 @@ def _tell_end(session_id: str, before: SessionState, event: Event) -> None:
     }
     span.set_attributes(_known(attributes))
     reason = end.get("reason") or {}
-    if reason.get("kind") not in ("completed", "max-tokens"):
+    if turn_state(reason) == FAILED:
         error = (reason.get("error") or {}).get("code") or reason.get("kind")
         span.set_attribute("error.type", str(error))
         span.set_status(Status(StatusCode.ERROR))

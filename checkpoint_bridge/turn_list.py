@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import select
 
 from perdure.checkpoint_bridge.log import events as ev
-from perdure.checkpoint_bridge.log.views import FAILED_KINDS
+from perdure.checkpoint_bridge.log.turn_states import FORKED, turn_state
 from perdure.checkpoint_bridge.pages import place_of
 from perdure.checkpoint_bridge.tables.event_log import in_lineage, lineage
 from perdure.checkpoint_bridge.tables.schema import events
@@ -41,10 +41,8 @@ class Turn:
 
     @property
     def outcome(self) -> str:
-        """``pending``, ``ended`` or ``failed``."""
-        if self.reason is None:
-            return "pending"
-        return "failed" if self.reason.get("kind") in FAILED_KINDS else "ended"
+        """``pending``, ``ended`` or ``failed`` (:func:`.turn_state`)."""
+        return turn_state(self.reason)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON with camelCase keys; absent values have no key."""
@@ -78,14 +76,18 @@ def read_turns(connection: Connection, session_id: str) -> list[Turn]:
         .order_by(events.c.seq)
     )
     turns: list[Turn] = []
+    is_cut = False
     for row in rows:
         data = json.loads(row.data)
         if row.type == ev.TURN_START:
             turns.append(Turn(data["turn"], data.get("runId", ""), row.seq + 1, row.time_ms))
-        elif turns and turns[-1].reason is None:
+            is_cut = False
+        elif turns and (turns[-1].reason is None or (is_cut and row.type == ev.TURN_END)):
+            # Where a beginning from elsewhere leaves a turn open, its end follows if it has one.
+            is_cut = row.type == ev.END_SEED
             last = turns[-1]
             last.end_sequence, last.ended_at = row.seq + 1, row.time_ms
-            last.reason = data["reason"] if row.type == ev.TURN_END else {"kind": "forked"}
+            last.reason = {"kind": FORKED} if is_cut else data["reason"]
     starts = [turn.start_sequence for turn in turns]
     for seq in seqs:
         at = bisect(starts, seq) - 1

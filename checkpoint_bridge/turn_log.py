@@ -12,6 +12,7 @@ from perdure.checkpoint_bridge.errors import NotATurnError
 from perdure.checkpoint_bridge.format.messages import text_of
 from perdure.checkpoint_bridge.format.tool_errors import UNKNOWN_OUTCOME
 from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.turn_states import FORKED, turn_state
 from perdure.checkpoint_bridge.tables.event_log import read_events
 from perdure.checkpoint_bridge.tables.ledger import idempotency_key, log_uid
 from perdure.checkpoint_bridge.tables.schema import events, logs
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 _PAGE = 500
 
-PENDING, ENDED, FAILED = "pending", "ended", "failed"
-_GOOD_ENDS = ("completed", "max-tokens")
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -38,7 +36,7 @@ class Outcome:
     sequence: int
     """Of the turn's start."""
     state: str
-    """``pending``, ``ended`` or ``failed`` (also when it was cancelled or interrupted)."""
+    """``pending``, ``ended`` or ``failed`` (:func:`.turn_state`)."""
     event: Event | None = None
     """The event that ended it; ``None`` while it is pending."""
     answer: str | None = None
@@ -51,7 +49,7 @@ class Outcome:
     @property
     def reason(self) -> dict[str, Any] | None:
         """How it ended: ``{kind, error?}``."""
-        return None if self.event is None else self.event.data.get("reason") or {"kind": "forked"}
+        return _reason(self.event)
 
     @property
     def error(self) -> dict[str, Any] | None:
@@ -152,13 +150,16 @@ def outcome_of(connection: Connection, log_id: int, sequence: int) -> Outcome:
     answer: str | None = None
     errors = 0
     open_calls: dict[tuple[int, int], str] = {}
+    end: Event | None = None
     for event in _events(connection, log_id, seq + 1):
-        if event.type in (ev.TURN_END, ev.END_SEED):
-            reason = event.data.get("reason") or {}
-            state = ENDED if reason.get("kind") in _GOOD_ENDS else FAILED
-            return Outcome(sequence, state, event, answer, errors, list(open_calls.values()))
         if event.type == ev.TURN_START:
             break
+        if event.type == ev.TURN_END:
+            end = event
+            break
+        if event.type == ev.END_SEED and end is None:
+            # Where a beginning from elsewhere leaves a turn open, its end follows if it has one.
+            end = event
         if event.type == ev.ASSISTANT_MESSAGE:
             message = event.data["message"]
             answer = text_of(message) or answer
@@ -167,7 +168,13 @@ def outcome_of(connection: Connection, log_id: int, sequence: int) -> Outcome:
         elif event.type == ev.TOOL_RESULT:
             errors += bool(event.data["message"].get("isError"))
             open_calls.pop((event.data["seq"], event.data["index"]), None)
-    return Outcome(sequence, PENDING, None, answer, errors, list(open_calls.values()))
+    state = turn_state(_reason(end))
+    return Outcome(sequence, state, end, answer, errors, list(open_calls.values()))
+
+
+def _reason(end: Event | None) -> dict[str, Any] | None:
+    """Why a turn ended, of the event that ended it."""
+    return None if end is None else end.data.get("reason") or {"kind": FORKED}
 
 
 def ambiguous_calls(connection: Connection, row: SessionRow) -> list[AmbiguousCall]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.turn_states import FAILED, turn_state
 
 if TYPE_CHECKING:
     from perdure.checkpoint_bridge.log.events import Event
@@ -47,10 +48,9 @@ BRAIN_NAMES = {
 """The names of ``seed-session-history-and-recovery.txt``; what tools emit keeps its own name."""
 
 TURN_FAILED = "turn_failed"
-"""In place of ``turn_ended`` where the reason is one of :data:`FAILED_KINDS`."""
+"""In place of ``turn_ended`` where the reason is of a turn that failed (:func:`.turn_state`)."""
 TOOL_CALL_FAILED = "tool_call_failed"
 """In place of ``tool_call_ended`` where the result is an error."""
-FAILED_KINDS = ("error", "aborted", "interrupted")
 
 
 def check_view(view: str | None) -> None:
@@ -72,7 +72,7 @@ def in_view(event: Event, view: str | None) -> Event:
 
 
 def _brain_name(event: Event) -> str:
-    if event.type == ev.TURN_END and event.data["reason"]["kind"] in FAILED_KINDS:
+    if event.type == ev.TURN_END and turn_state(event.data["reason"]) == FAILED:
         return TURN_FAILED
     if event.type == ev.TOOL_RESULT and event.data["message"].get("isError"):
         return TOOL_CALL_FAILED

@@ -16,10 +16,10 @@ from perdure.checkpoint_bridge.errors import (
 from perdure.checkpoint_bridge.format.fork import UNSET
 from perdure.checkpoint_bridge.format.transcript import input_messages
 from perdure.checkpoint_bridge.log.events import AWAITING_APPROVAL
+from perdure.checkpoint_bridge.log.turn_states import PENDING
 from perdure.checkpoint_bridge.stores.store import session_not_found
 from perdure.checkpoint_bridge.stores.stored import now_ms
 from perdure.checkpoint_bridge.turn_log import (
-    PENDING,
     AmbiguousCall,
     Outcome,
     ambiguous_calls,
