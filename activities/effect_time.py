@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import time
 
+from temporalio import activity
+
 
 class EffectTime:
-    """The workflow's time when it asked for an effect, and how long the effect has gone on.
+    """The server's time when an attempt of an effect began, and how long it has gone on.
 
     Event times are the workflow's: a worker whose clock is wrong must not date what happened
-    before it was asked for, or after what followed from it (``docs/decisions/0012``).
+    before it was asked for, or after what followed from it (``docs/decisions/0012``). An attempt
+    that follows a dead worker's begins seconds or days later; only Temporal's server knows when.
 
     Args:
         asked_ms: the workflow's time when it asked, in Unix milliseconds.
     """
 
     def __init__(self, asked_ms: int) -> None:
-        self._asked_ms = asked_ms
+        info = activity.info()
+        # The start of a local activity is by this worker's clock.
+        server_ms = 0 if info.is_local else int(info.started_time.timestamp() * 1000)
+        self._began_ms = max(asked_ms, server_ms)
         self._begun = time.monotonic()
 
     def now_ms(self) -> int:
         """The time now, in Unix milliseconds."""
-        return self._asked_ms + int((time.monotonic() - self._begun) * 1000)
+        return self._began_ms + int((time.monotonic() - self._begun) * 1000)

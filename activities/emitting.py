@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from perdure.activities.effect_time import EffectTime
 from perdure.activities.liveness import until_stored
 from perdure.checkpoint_bridge.emitting import Emission, check_emission, emit
 from perdure.checkpoint_bridge.errors import PerdureError
-from perdure.checkpoint_bridge.stores.stored import now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -27,6 +27,7 @@ class Emitter:
         self._task = task
         self._attempt = attempt
         self._count = 0
+        self._time = EffectTime(task.time_ms)
         self._loop = asyncio.get_running_loop()
 
     async def emit(self, type_: str, data: dict[str, Any]) -> int:
@@ -47,7 +48,8 @@ class Emitter:
             type=type_,
             data=data,
         )
-        return await until_stored(lambda: self._store.database.write(emit, emission, now_ms()))
+        time_ms = self._time.now_ms()
+        return await until_stored(lambda: self._store.database.write(emit, emission, time_ms))
 
     def emit_from_thread(self, type_: str, data: dict[str, Any]) -> int:
         """The same for code that runs in a thread: it waits for the commit."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         PendingApproval,
         RunUsage,
         StepUsage,
+        WaitingApproval,
         decode_bytes,
         encode_bytes,
     )
@@ -101,6 +102,7 @@ __all__ = [
     "StoredApproval",
     "ToolCall",
     "TrajectoryComparison",
+    "WaitingApproval",
     "apply_patch",
     "assert_valid",
     "compare_trajectories",
@@ -137,6 +139,7 @@ _MODULES = {
         "PendingApproval",
         "RunUsage",
         "StepUsage",
+        "WaitingApproval",
         "decode_bytes",
         "encode_bytes",
     ),

@@ -22,6 +22,7 @@ from perdure.options import (
     Profile,
     TurnPolicy,
     chosen,
+    of_type,
     profile_of,
 )
 from perdure.tools import AgentTool, Recovery, Tool, tool
@@ -124,9 +125,9 @@ class Agent:
             parse_model(model)
         self.model = model or getattr(provider, "default_model", None)
         self._provider = provider
-        self.instructions = instructions
+        self.instructions: str = of_type("instructions", instructions, str, "a text")
         preset = profile_of(profile)
-        self.limits = limits or Limits()
+        self.limits: Limits = of_type("limits", limits or Limits(), Limits, "Limits(…)")
         self.recovery: Recovery = chosen("recovery", recovery, preset.recovery, Recovery)
         self.on_crash: OnCrash = chosen("on_crash", on_crash, preset.on_crash, OnCrash)
         self.model_recovery: ModelRecovery = chosen(
@@ -218,9 +219,13 @@ class Agent:
             max_result_chars=max_result_chars,
         )
 
-    def _by_name(self, tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
+    def _by_name(self, tools: Iterable[Any]) -> dict[str, Tool]:
         named: dict[str, Tool] = {}
         for given in tools:
+            if isinstance(given, Agent):
+                msg = f"Agent {given.name!r} is no tool of agent {self.name!r}."
+                hint = f"Give {given.name}.as_tool()."
+                raise ConfigurationError(msg, field="tools", hint=hint)
             each = given if isinstance(given, Tool) else tool(given)
             if each.name in named:
                 msg = f"Agent {self.name!r} has two tools named {each.name!r}."

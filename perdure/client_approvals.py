@@ -25,7 +25,7 @@ from perdure.run_handle import RunHandle, run_error
 from perdure.sizes import bounded
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.format.checkpoint import PendingApproval
+    from perdure.checkpoint_bridge.format.checkpoint import WaitingApproval
     from perdure.checkpoint_bridge.tables.approvals import ApprovalRow
     from perdure.results import RunResult
     from perdure.session_runs import SessionRuns
@@ -42,7 +42,7 @@ class ClientApprovals:
     def __init__(self, runs: SessionRuns) -> None:
         self._runs = runs
 
-    async def list(self, session_id: str | None = None) -> list[PendingApproval]:
+    async def list(self, session_id: str | None = None) -> list[WaitingApproval]:
         """What waits for a decision, oldest first; no worker need be running.
 
         Of one session, it includes what its sub-agents wait for (``subagent_path`` says which).

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from google.protobuf import json_format
 from temporalio.api.common.v1 import Payloads
@@ -57,11 +58,15 @@ def codec_app(
         token: what requests must bring as ``Authorization: Bearer …``; ``None``: nothing.
         origins: where the UI is, ``scheme://host:port``; other pages are refused.
         namespaces: the namespaces whose payloads it handles; default: all.
+
+    Raises:
+        ConfigurationError: an origin is none.
     """
+    origins = [_origin(each) for each in origins]
     service = _Service(codec, token, frozenset(origins), frozenset(namespaces))
     cors = Middleware(
         CORSMiddleware,
-        allow_origins=list(origins),
+        allow_origins=origins,
         allow_methods=["POST"],
         allow_headers=_HEADERS,
         allow_credentials=True,
@@ -74,6 +79,15 @@ def codec_app(
         ],
         middleware=[cors],
     )
+
+
+def _origin(address: str) -> str:
+    """The origin as a browser writes it, of an address that may end with a slash."""
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/"):
+        msg = f"{address!r} is no origin of pages; give it as https://temporal.example.com."
+        raise ConfigurationError(msg, field="origin")
+    return f"{parts.scheme}://{parts.netloc}".lower()
 
 
 class _RefusedError(Exception):

@@ -111,6 +111,17 @@ def chosen(name: str, given: Any, default: Any, kind: Any) -> Any:
     return given
 
 
+def of_type(name: str, given: Any, kind: type, what: str) -> Any:
+    """An option's value, which is of a type.
+
+    Raises:
+        ConfigurationError: it is not; ``what`` says what it should be.
+    """
+    if not isinstance(given, kind):
+        raise ConfigurationError(f"{name} is {what}, not {given!r}.", field=name)
+    return given
+
+
 def _is_number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False

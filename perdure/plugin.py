@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import TYPE_CHECKING
 
 from temporalio.converter import DataConverter
 from temporalio.plugin import SimplePlugin
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from perdure.activities.opening import Opening
 from perdure.checkpoint_bridge.errors import ConfigurationError
@@ -19,7 +21,7 @@ from perdure.workflows.agent_workflow import AgentWorkflow
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-    from temporalio.worker import Worker, WorkerConfig
+    from temporalio.worker import Worker, WorkerConfig, WorkflowRunner
 
     from perdure.agent import Agent
     from perdure.checkpoint_bridge.stores.addresses import Targets
@@ -59,6 +61,7 @@ class PerdurePlugin(SimplePlugin):
         super().__init__(
             "perdure.PerdurePlugin",
             workflows=[AgentWorkflow],
+            workflow_runner=_letting_perdure_in,
             data_converter=None
             if keys is None
             else lambda given: with_encryption(given or DataConverter.default, keys),
@@ -112,3 +115,16 @@ class PerdurePlugin(SimplePlugin):
         finally:
             if isinstance(self._store, str):
                 await ours.store.close()
+
+
+def _letting_perdure_in(runner: WorkflowRunner | None) -> WorkflowRunner:
+    """The runner, whose sandbox does not load this package again for each workflow of the user's.
+
+    A file of theirs may hold workflows beside agents or this plugin. What those import (HTTP and
+    database clients) cannot be loaded in the sandbox, and no workflow uses it.
+    """
+    runner = runner or SandboxedWorkflowRunner()  # as without a plugin
+    if not isinstance(runner, SandboxedWorkflowRunner):
+        return runner
+    restrictions = runner.restrictions.with_passthrough_modules("perdure")
+    return dataclasses.replace(runner, restrictions=restrictions)

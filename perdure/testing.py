@@ -57,15 +57,22 @@ class ScriptedModel:
 
     Args:
         turns: for each model turn a text, a list of :func:`call`, a :class:`ModelResponse`, an
-            exception to raise, or a function of the request that gives one of these.
+            exception to raise, or a function of the request that gives one of these. One such
+            function instead of the list answers all turns.
         usage: what each answer counts, in the format's names; ``None`` for a provider that
             does not count.
     """
 
     default_model = "scripted"
 
-    def __init__(self, turns: Sequence[Turn], *, usage: dict[str, Any] | None = _USAGE) -> None:
-        self.turns = list(turns)
+    def __init__(
+        self,
+        turns: Sequence[Turn] | Callable[[ModelRequest], Turn],
+        *,
+        usage: dict[str, Any] | None = _USAGE,
+    ) -> None:
+        self._every: Turn | None = turns if callable(turns) else None
+        self.turns: list[Turn] = [] if callable(turns) else list(turns)
         self.usage = usage
         self.requests: list[ModelRequest] = []
         """Every request this object was asked, in order."""
@@ -74,10 +81,10 @@ class ScriptedModel:
         """Give the turn that the request's transcript has come to."""
         self.requests.append(request)
         number = sum(1 for message in request.messages if message.get("role") == "assistant")
-        if number >= len(self.turns):
+        if self._every is None and number >= len(self.turns):
             msg = f"The script has {len(self.turns)} turns; turn {number + 1} was asked for."
             raise ProviderError(msg)
-        turn = self.turns[number]
+        turn = self.turns[number] if self._every is None else self._every
         while not isinstance(turn, (str, ModelResponse, BaseException)) and callable(turn):
             turn = turn(request)
         return self._response(turn, number + 1)

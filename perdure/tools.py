@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import typing
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ Recovery = Literal["rerun", "ambiguous", "ask"]
 DEFAULT_TIMEOUT = timedelta(minutes=10)
 LOCAL_TIMEOUT = timedelta(seconds=1)
 """The longest time of a local tool, and its default."""
+_NAME = re.compile(r"\S{1,128}")
 _RECOVERIES = typing.get_args(Recovery)
 
 
@@ -106,18 +108,25 @@ class Tool:
         max_result_chars: int | None = None,
         namespace: dict[str, Any] | None = None,
     ) -> None:
-        self.function = function
-        self.name = function.__name__ if name is None else name
-        if not self.name.strip():
-            msg = "A tool needs a name."
+        self.function = _function(function)
+        self.name = getattr(function, "__name__", "") if name is None else name
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            msg = f"A tool's name is 1 to 128 characters without white space, not {self.name!r}."
             raise ConfigurationError(msg, field="tools")
         self.description = inspect.cleandoc(description or function.__doc__ or "")
+        is_plain = callable(needs_approval) and not inspect.iscoroutinefunction(needs_approval)
+        if not isinstance(needs_approval, bool) and not is_plain:
+            msg = (
+                f"needs_approval of tool {self.name!r} is true, false or a plain function of the "
+                f"arguments, not {needs_approval!r}."
+            )
+            raise ConfigurationError(msg, field="needs_approval")
         self.needs_approval = needs_approval
         self.local = local
         if timeout is None:
             timeout = LOCAL_TIMEOUT if local else DEFAULT_TIMEOUT
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
-        if not seconds > 0:
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
             msg = f"The timeout of tool {self.name!r} is in seconds, above 0, not {timeout!r}."
             raise ConfigurationError(msg, field="timeout")
         longest = LOCAL_TIMEOUT.total_seconds()
@@ -264,6 +273,13 @@ class _Parameters:
         except (PydanticUserError, NameError) as error:
             msg = f"Tool {tool!r}: its parameters cannot be read: {error}"
             raise ConfigurationError(msg, field="tools") from error
+
+
+def _function(given: Any) -> Callable[..., Any]:
+    if not callable(given):
+        msg = f"A tool is made of a function, not {given!r}."
+        raise ConfigurationError(msg, field="tools")
+    return given  # type: ignore[no-any-return]
 
 
 @overload

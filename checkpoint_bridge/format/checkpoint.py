@@ -194,6 +194,15 @@ class PendingApproval(Record):
     question = Field[Any]("question", lambda: None)
 
 
+class WaitingApproval(PendingApproval):
+    """A call that waits, as a list over all sessions gives it."""
+
+    __slots__ = ()
+
+    session_id = Field[str]("sessionId", str)
+    """The session whose run asked; for a sub-agent, its own session."""
+
+
 class ApprovalDecision(Record):
     """What a person decided."""
 

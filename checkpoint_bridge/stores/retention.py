@@ -31,10 +31,10 @@ class Retention:
 
     def __post_init__(self) -> None:
         count, days = self.max_sessions, self.max_age_days
-        if count is not None and (isinstance(count, bool) or count < 1):
+        if count is not None and (type(count) is not int or count < 1):
             msg = f"max_sessions is a whole number from 1, not {count!r}."
             raise ConfigurationError(msg, field="max_sessions")
-        if days is not None and not days > 0:
+        if days is not None and (type(days) not in (int, float) or not days > 0):
             msg = f"max_age_days is a number of days above 0, not {days!r}."
             raise ConfigurationError(msg, field="max_age_days")
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.checkpoint_bridge.errors import LogConflictError
-from perdure.checkpoint_bridge.format.checkpoint import Checkpoint, HistoryEntry, PendingApproval
+from perdure.checkpoint_bridge.format.checkpoint import Checkpoint, HistoryEntry, WaitingApproval
 from perdure.checkpoint_bridge.format.stable_json import copy_json
 from perdure.checkpoint_bridge.keyring import resolve
 from perdure.checkpoint_bridge.log import events as ev
@@ -348,7 +348,7 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
         """What waits for a decision, oldest first."""
         return await self.database.read(approval_rows.pending_approvals, session_id)
 
-    async def pending_approvals(self, session_id: str | None = None) -> list[PendingApproval]:
+    async def pending_approvals(self, session_id: str | None = None) -> list[WaitingApproval]:
         """The documented records of what waits for a decision, oldest first."""
         pending = []
         for row in await self.approvals(session_id):
@@ -358,7 +358,8 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
                 state = await self.state(row.log_id, row.seq + 1)
                 raw = state.calls[row.call_index]["function"]["arguments"]
                 record = {**record, "args": json.loads(raw)}
-            pending.append(PendingApproval.from_json(record))
+            record = {**record, "sessionId": row.session_id}
+            pending.append(WaitingApproval.from_json(record))
         return pending
 
     async def decide(

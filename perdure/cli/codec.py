@@ -68,7 +68,7 @@ def codec_server(
     if not token and host not in _LOOPBACK:
         msg = f"Whoever reaches {host} could decrypt: a codec server there needs a token."
         raise ConfigurationError(msg, field="--token", hint="Give --token or PERDURE_CODEC_TOKEN.")
-    allowed = tuple(each.rstrip("/") for each in origins or UI_ORIGINS)
+    allowed = tuple(origins or UI_ORIGINS)
     app = codec_app(
         EncryptionCodec(keys), token=token or None, origins=allowed, namespaces=namespaces or ()
     )

@@ -24,7 +24,7 @@ from perdure.cli.text import count
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from perdure.checkpoint_bridge.format.checkpoint import Checkpoint
+    from perdure.checkpoint_bridge.format.checkpoint import Checkpoint, WaitingApproval
     from perdure.checkpoint_bridge.stores.sql_store import SqlStore
     from perdure.checkpoint_bridge.tables.sessions import SessionRow
 
@@ -119,7 +119,7 @@ def show_session(
 
     show(render.session(info, checkpoint, full=full))
     for each in pending:
-        show("", render.approvals([(each, session)]))
+        show("", render.approvals([each]))
         note(f"Approve it with: {Where(store).command('approve', each.id)}")
     return exits.DONE
 
@@ -160,16 +160,14 @@ def approvals(
 ) -> int:
     """List what waits for a decision, oldest first."""
 
-    async def read(opened: SqlStore) -> tuple[list[Any], dict[str, str]]:
+    async def read(opened: SqlStore) -> list[WaitingApproval]:
         if session is not None:
             await _session(opened, session)
-        owners = {row.id: row.session_id for row in await opened.approvals(session)}
-        return await opened.pending_approvals(session), owners
+        return await opened.pending_approvals(session)
 
-    pending, owners = _read(store, read)
-    found = [(each, owners.get(each.id, "")) for each in pending]
+    found = _read(store, read)
     if as_json:
-        print_json([{**each.to_json(), "sessionId": owner} for each, owner in found])
+        print_json([each.to_json() for each in found])
     elif not found:
         note("Nothing waits for a decision.")
     else:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from perdure.checkpoint_bridge.format.checkpoint import (
         Checkpoint,
         HistoryEntry,
-        PendingApproval,
+        WaitingApproval,
     )
     from perdure.checkpoint_bridge.log.events import Event
     from perdure.checkpoint_bridge.turn_log import Outcome
@@ -172,10 +172,10 @@ def last_thing(checkpoint: Checkpoint) -> str:
     return f"{who}: {content}"
 
 
-def approvals(found: Sequence[tuple[PendingApproval, str]]) -> RenderableType:
+def approvals(found: Sequence[WaitingApproval]) -> RenderableType:
     """What waits for a decision, with its session."""
-    asks = any(_question(each) for each, _ in found)
-    below = any(each.subagent_path for each, _ in found)
+    asks = any(_question(each) for each in found)
+    below = any(each.subagent_path for each in found)
     return table(
         "APPROVAL",
         "SESSION",
@@ -188,19 +188,19 @@ def approvals(found: Sequence[tuple[PendingApproval, str]]) -> RenderableType:
         rows=(
             (
                 each.id,
-                session_id,
+                each.session_id,
                 each.tool_name,
                 one_line(json_text(each.args), 120),
                 moment(each.created_at),
                 *((one_line(" > ".join(map(str, each.subagent_path)), 120),) if below else ()),
                 *((_question(each),) if asks else ()),
             )
-            for each, session_id in found
+            for each in found
         ),
     )
 
 
-def _question(each: PendingApproval) -> str:
+def _question(each: WaitingApproval) -> str:
     """What is asked when it is not whether the call may run."""
     words = (each.kind, each.question)
     return one_line(": ".join(str(word) for word in words if word), 200)

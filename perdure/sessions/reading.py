@@ -20,7 +20,7 @@ from perdure.checkpoint_bridge.log.request_record import capped
 from perdure.checkpoint_bridge.log.views import check_view, in_view
 from perdure.checkpoint_bridge.pages import PAGE_EVENTS, EventPage, place_of, read_page
 from perdure.checkpoint_bridge.turn_list import Turn, read_turns
-from perdure.sessions.base import SessionPart
+from perdure.sessions.base import SessionPart, check_sequence
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -68,7 +68,7 @@ class Reading(SessionPart):
             SessionNotFoundError: there is no such session.
             ConfigurationError: the cursor or the limit is not possible.
         """
-        _check_cursor("after", after)
+        check_sequence("after", after)
         if limit < 1:
             raise ConfigurationError(f"The limit is at least 1, not {limit}.", field="limit")
         return await self.store.database.read(read_page, self.session_id, after, limit)
@@ -130,7 +130,7 @@ class Reading(SessionPart):
     async def _state(self, through_sequence: int | None) -> SessionState:
         log_id, head = await self.store.database.read(place_of, self.session_id)
         through = head if through_sequence is None else through_sequence
-        _check_cursor("through_sequence", through)
+        check_sequence("through_sequence", through)
         if through > head:
             msg = f"The log of {self.session_id} ends at sequence {head}, before {through}."
             raise ConfigurationError(msg, field="through_sequence")
@@ -150,7 +150,7 @@ class Reading(SessionPart):
             SessionNotFoundError: there is no such session.
             ConfigurationError: no model call of a run was answered there.
         """
-        _check_cursor("sequence", sequence)
+        check_sequence("sequence", sequence)
         log_id, _ = await self.store.database.read(place_of, self.session_id)
         page = await self.events_page(sequence - 1, 1) if sequence else None
         answer = page.events[0] if page and page.events else None
@@ -191,8 +191,3 @@ class Reading(SessionPart):
             SessionNotFoundError: there is no such session.
         """
         return await self.store.database.read(read_turns, self.session_id)
-
-
-def _check_cursor(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ConfigurationError(f"{name} is a sequence: 0 or more, not {value!r}.", field=name)

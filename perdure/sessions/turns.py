@@ -28,7 +28,7 @@ from perdure.checkpoint_bridge.turn_log import (
 )
 from perdure.claims import Claims, claim_id
 from perdure.options import TurnPolicy
-from perdure.sessions.base import SessionPart
+from perdure.sessions.base import SessionPart, check_sequence
 from perdure.sessions.claimed_runs import ClaimedRuns
 
 if TYPE_CHECKING:
@@ -133,7 +133,9 @@ class Turns(SessionPart):
         Raises:
             SessionNotFoundError: there is no such session.
             NotATurnError: no turn starts there.
+            ConfigurationError: that is no sequence.
         """
+        check_sequence("sequence", sequence)
         row = await self._row()
         outcome = await self.store.database.read(outcome_of, row.log_id, sequence)
         if outcome.state != PENDING:

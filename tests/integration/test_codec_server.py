@@ -11,6 +11,7 @@ from google.protobuf import json_format
 from temporalio.api.common.v1 import Payloads
 from temporalio.converter import DataConverter
 
+from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.codec_server import LIMIT, codec_app
 from perdure.encryption import EncryptionCodec, Keyring
 
@@ -128,3 +129,18 @@ async def test_other_requests_are_not_for_it(server: httpx.AsyncClient) -> None:
     assert (await server.get("/decode", headers=HEADERS)).status_code == 405
     assert (await server.post("/else", headers=HEADERS)).status_code == 404
     assert (await server.get("/health")).text == "ok"
+
+
+async def test_an_origin_with_a_slash_is_the_same_origin() -> None:
+    app = codec_app(EncryptionCodec(KEYS), token=TOKEN, origins=["https://Temporal.example.com/"])
+    transport = httpx.ASGITransport(app=app)
+    headers = {**HEADERS, "Origin": "https://temporal.example.com"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://codec") as client:
+        answer = await client.post("/decode", json={"payloads": []}, headers=headers)
+    assert answer.headers["access-control-allow-origin"] == headers["Origin"]
+
+
+@pytest.mark.parametrize("origin", ["temporal.example.com", "https://example.com/ui", "*"])
+def test_what_no_page_has_as_its_origin_is_refused(origin: str) -> None:
+    with pytest.raises(ConfigurationError, match="no origin"):
+        codec_app(EncryptionCodec(KEYS), origins=[origin])

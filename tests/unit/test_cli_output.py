@@ -21,7 +21,7 @@ from perdure.checkpoint_bridge.errors import (
     SessionNotFoundError,
     StorageError,
 )
-from perdure.checkpoint_bridge.format.checkpoint import Checkpoint, HistoryEntry, PendingApproval
+from perdure.checkpoint_bridge.format.checkpoint import Checkpoint, HistoryEntry, WaitingApproval
 from perdure.checkpoint_bridge.format.trajectory import compare_trajectories
 from perdure.cli import exits, render
 from perdure.cli.options import DEFAULT_TASK_QUEUE, Where, json_option, seconds_option
@@ -173,8 +173,8 @@ def test_history_and_approvals(capsys: pytest.CaptureFixture[str]) -> None:
     entry = {"step": 1, "savedAt": "2026-01-02T03:04:05.678Z", "status": "in-progress"}
     show(render.history([HistoryEntry.from_json({**entry, "checkpoint": CHECKPOINT})]))
     assert "look gave xxx" in capsys.readouterr().out
-    wanted = PendingApproval.from_json({"id": "a-1", "toolName": "book", "args": {"n": 1}})
-    show(render.approvals([(wanted, LONG_ID)]))
+    wanted = WaitingApproval(id="a-1", session_id=LONG_ID, tool_name="book", args={"n": 1})
+    show(render.approvals([wanted]))
     out = capsys.readouterr().out
     assert LONG_ID in out
     assert 'book  {"n":1}' in out
@@ -228,9 +228,15 @@ def test_a_failed_and_a_cancelled_run_show(capsys: pytest.CaptureFixture[str]) -
 def test_a_narrow_terminal_cuts_no_id() -> None:
     stream = io.StringIO()
     console = Console(file=stream, width=40, force_terminal=False)
-    approval = {"id": "0123456789" * 4, "toolName": "book", "args": {"hotel": "Sole"}}
-    pending = PendingApproval.from_json({**approval, "kind": "ambiguous", "question": "Was it?"})
-    console.print(render.approvals([(pending, "a-session-with-a-name")]))
+    pending = WaitingApproval(
+        id="0123456789" * 4,
+        session_id="a-session-with-a-name",
+        tool_name="book",
+        args={"hotel": "Sole"},
+        kind="ambiguous",
+        question="Was it?",
+    )
+    console.print(render.approvals([pending]))
     lines = stream.getvalue().replace("\n", "")
     assert "0123456789" * 4 in lines
     assert "a-session-with-a-name" in lines

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent
+from perdure import Agent, tool
 from perdure.checkpoint_bridge.errors import ConfigurationError
+from perdure.checkpoint_bridge.stores.retention import Retention
 from perdure.options import PROFILES, Limits, Profile
 
 
@@ -86,3 +87,51 @@ def test_a_tool_has_its_own_timeout_or_the_limit() -> None:
     assert Limits(max_tool_seconds=0).tool_seconds(600.0) == 600.0
     assert Limits(max_tool_seconds=5).tool_seconds(600.0) == 5
     assert Limits(max_tool_seconds=5).tool_seconds(1.0) == 1.0
+
+
+async def _asks(_arguments: object) -> bool:
+    return True
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"needs_approval": "always"}, "needs_approval"),
+        ({"needs_approval": _asks}, "needs_approval"),  # its coroutine would always count as yes
+        ({"timeout": "5"}, "timeout"),
+        ({"timeout": 0}, "timeout"),
+        ({"name": "two words"}, "tools"),
+        ({"name": ""}, "tools"),
+    ],
+)
+def test_options_of_a_tool_are_checked(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        tool(**options)(lambda: "")
+    assert refused.value.field == field
+    assert "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"limits": {"max_model_calls": 3}}, "limits"),
+        ({"instructions": None}, "instructions"),
+        ({"tools": ["look"]}, "tools"),
+    ],
+)
+def test_options_of_another_type_are_refused(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        agent(**options)
+    assert refused.value.field == field
+
+
+def test_an_agent_among_the_tools_is_told_how_to_become_one() -> None:
+    with pytest.raises(ConfigurationError, match="is no tool") as refused:
+        agent(tools=[Agent("below", model="openai/gpt-4o-mini")])
+    assert "as_tool()" in refused.value.hint
+
+
+@pytest.mark.parametrize("value", ["50", True, 1.5])
+def test_retention_is_in_numbers(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match="max_sessions"):
+        Retention(max_sessions=value)

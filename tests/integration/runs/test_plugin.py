@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +23,8 @@ from perdure.testing import call
 from tests.integration.runs.test_encryption import KEYS, MARKER, OWN, Shrinking, charge, raw
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.integration.runs.conftest import Bench
 
 
@@ -64,6 +68,40 @@ async def test_an_existing_worker_gains_agents(bench: Bench, where: str) -> None
     replayer = Replayer(workflows=[], plugins=[plugin])
     for history in await bench.histories():
         await replayer.replay_workflow(history)
+
+
+ONE_FILE = """
+from temporalio import workflow
+from temporalio.worker import Worker
+
+from perdure import Agent, connect, run_agent
+from perdure.plugin import PerdurePlugin
+from perdure.testing import ScriptedModel
+
+helper = Agent("helper", provider=ScriptedModel(lambda request: "Helped."))
+
+
+@workflow.defn
+class Order:
+    @workflow.run
+    async def run(self) -> str:
+        return (await run_agent("helper", "Help")).text
+"""
+
+
+async def test_workflows_and_agents_may_stand_in_one_file(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sandbox loads that file again, and does not load what the agents and plugins need."""
+    name = f"one_file_{uuid.uuid4().hex}"
+    (tmp_path / f"{name}.py").write_text(ONE_FILE, "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    theirs = importlib.import_module(name)
+    plugin = PerdurePlugin(agents=[theirs.helper], store=bench.store_url)
+    own = f"orders-{uuid.uuid4().hex[:8]}"
+    async with Worker(bench.temporal, task_queue=own, workflows=[theirs.Order], plugins=[plugin]):
+        answer = await bench.temporal.execute_workflow(theirs.Order.run, id=own, task_queue=own)
+    assert answer == "Helped."
 
 
 @pytest.mark.parametrize("ours_first", [True, False])

@@ -178,7 +178,8 @@ async def test_what_waits_oldest_first(store, begin, make):
     assert [row.session_id for row in await store.approvals()] == ["c", "a", "b"]
     assert [row.id for row in await store.approvals("a")] == ["a1"]
     (pending, *_) = await store.pending_approvals("b")
-    assert (pending.id, pending.tool_name, pending.args) == ("a2", "book", {})
+    assert (pending.id, pending.session_id) == ("a2", "b")
+    assert (pending.tool_name, pending.args) == ("book", {})
     assert pending.created_at == "1970-01-01T00:00:01.000Z"
 
 

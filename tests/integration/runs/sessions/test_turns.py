@@ -144,8 +144,12 @@ async def test_f44_the_outcome_of_each_turn(bench: Bench, talk: Session) -> None
         assert (outcomes[1].answer, outcomes[2].event) == (None, None)
         gate.open()
         await bench.until(lambda: ended(talk, third))
-        for nonsense in (0, -1, first + 1, 1000):
-            with pytest.raises(NotATurnError, match=f"sequence {nonsense}"):
+        for nowhere in (0, first + 1, 1000):
+            with pytest.raises(NotATurnError, match=f"sequence {nowhere}"):
+                await talk.outcome(nowhere)
+        nonsense: Any
+        for nonsense in (-1, 1 << 63, "1"):
+            with pytest.raises(ConfigurationError, match="sequence is a sequence"):
                 await talk.outcome(nonsense)
     shown = outcomes[1].to_json()
     assert (shown["state"], shown["event"]["data"]["reason"]["kind"]) == ("failed", "error")
