@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, assert_type
 
 from perdure import Agent, tool
-from perdure.checkpoint_bridge.format.checkpoint import Checkpoint, HistoryEntry, PendingApproval
+from perdure.checkpoint_bridge.format.checkpoint import Checkpoint, HistoryEntry, WaitingApproval
 from perdure.checkpoint_bridge.log.events import Event
 from perdure.results import Fork, RunResult, SessionInfo
 from perdure.run_handle import RunHandle
@@ -32,7 +32,7 @@ async def runs(client: Client) -> None:
     assert_type(await client.start("agent", [{"role": "user", "content": "Hi"}]), RunHandle)
     assert_type(await client.resume("id"), RunResult | None)
     assert_type(await client.approvals.resolve("id", approved=True), RunResult)
-    assert_type(await client.approvals.list(), list[PendingApproval])
+    assert_type(await client.approvals.list(), list[WaitingApproval])
     assert_type(await client.checkpoint("id"), Checkpoint | None)
     assert_type(await client.history("id", limit=3), list[HistoryEntry])
     assert_type(await client.fork("id", from_step=1), Fork)
