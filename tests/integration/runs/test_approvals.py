@@ -326,6 +326,7 @@ async def test_r13_the_list_needs_only_the_store(bench: Bench, till: Till) -> No
         assert await cold.approvals.list("another-session") == []
     shown = pending.to_json()
     assert shown.pop("createdAt").endswith("Z")
+    assert shown.pop("sessionId") == bench.session
     assert shown == {
         "id": approval_id,
         "toolCallId": "call_1_1",
