@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FAILED = "failed"
 CANCELLED = "cancelled"
+INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class SessionInfo:
         if self.phase != "open":
             return self.phase
         outcome = (self.last_run or {}).get("outcome")
-        stopped = outcome in (FAILED, CANCELLED) and self.status == "in-progress"
+        stopped = outcome in (FAILED, CANCELLED, INTERRUPTED) and self.status == "in-progress"
         return outcome if stopped and outcome is not None else self.status
 
     @classmethod
@@ -137,7 +138,7 @@ def _last_run(last_end: str | None) -> dict[str, Any] | None:
         # The log has an error as one text, which ends with its code.
         message = str(error.get("message") or "").removesuffix(f" [{code}]")
         return {"outcome": FAILED, "code": code, "message": message}
-    return {"outcome": {"aborted": CANCELLED, "interrupted": "interrupted"}.get(kind, "finished")}
+    return {"outcome": {"aborted": CANCELLED, "interrupted": INTERRUPTED}.get(kind, "finished")}
 
 
 @dataclass(frozen=True)

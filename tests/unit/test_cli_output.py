@@ -221,6 +221,9 @@ def test_a_failed_and_a_cancelled_run_show(capsys: pytest.CaptureFixture[str]) -
     assert "failed" in listed
     assert "cancelled" in listed
     assert "in-progress" not in listed
+    # One whose worker died, and whose agent does not go on, is not in progress either.
+    lost = SessionInfo("a", "a", "in-progress", 1, "", 1, 2, last_run={"outcome": "interrupted"})
+    assert lost.state == "interrupted"
     # What has gone on since is what counts.
     assert SessionInfo("a", "a", "finished", 1, "", 1, 2, last_run=end).state == "finished"
 
