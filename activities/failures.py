@@ -76,8 +76,7 @@ def boundary(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
             raise
         except ApplicationError:
             raise
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001
-            # Whatever it was, it ends no worker.
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - ends no worker
             # A mistake of ours would be made again at every attempt: the run fails, and can be
             # resumed by a worker that has it mended.
             activity.logger.exception("%s failed unexpectedly", function.__name__)

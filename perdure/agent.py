@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import re
 import warnings
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.activities.providers.registry import parse_model, provider_for
 from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.checkpoint_bridge.format.fingerprints import AgentFingerprint, fingerprint
-from perdure.history_options import (
-    check_history_budget,
-    check_history_policy,
-    check_turn_hook,
-)
-from perdure.options import (
-    Limits,
-    ModelRecovery,
-    OnCrash,
-    Profile,
-    TurnPolicy,
-    chosen,
-    of_type,
-    profile_of,
-)
-from perdure.tools import AgentTool, Recovery, Tool, tool
+from perdure.history_options import check_turn_hook
+from perdure.option_checks import count, of_type, one_of, seconds
+from perdure.options import Limits, profile_of
+from perdure.tools import AgentTool, Tool, tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from datetime import timedelta
 
     from perdure.activities.providers.base import ModelProvider
     from perdure.activities.turn_context import TurnHook
     from perdure.history_options import Chars, HistoryPolicy, Tokens
+    from perdure.options import ModelRecovery, OnCrash, Profile, TurnPolicy
+    from perdure.tools import Recovery
 
 OnAgentDrift = Literal["warn", "error", "ignore"]
 ToolErrors = Literal["redacted", "full", "type"]
@@ -114,10 +104,7 @@ class Agent:
         history_policy: HistoryPolicy | None = None,
         history_budget: Tokens | Chars | None = None,
     ) -> None:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            msg = f"An agent's name is 1 to 128 characters without white space, not {name!r}."
-            raise ConfigurationError(msg, field="name")
-        self.name = name
+        self.name = _checked_name(name)
         if model is None and provider is None:
             msg = f"Agent {name!r} needs a model, such as 'openai/gpt-4o-mini'."
             raise ConfigurationError(msg, field="model")
@@ -125,43 +112,40 @@ class Agent:
             parse_model(model)
         self.model = model or getattr(provider, "default_model", None)
         self._provider = provider
-        self.instructions: str = of_type("instructions", instructions, str, "a text")
-        preset = profile_of(profile)
-        self.limits: Limits = of_type("limits", limits or Limits(), Limits, "Limits(…)")
-        self.recovery: Recovery = chosen("recovery", recovery, preset.recovery, Recovery)
-        self.on_crash: OnCrash = chosen("on_crash", on_crash, preset.on_crash, OnCrash)
-        self.model_recovery: ModelRecovery = chosen(
-            "model_recovery", model_recovery, preset.model_recovery, ModelRecovery
-        )
-        self.turn_policy: TurnPolicy = chosen(
-            "turn_policy", turn_policy, preset.turn_policy, TurnPolicy
-        )
-        self.tools = self._by_name(tools)
-        self.max_steps = _count(max_steps, "max_steps")
-        self.tool_concurrency = (
-            None if tool_concurrency is None else _count(tool_concurrency, "tool_concurrency")
-        )
-        self.approval_ttl = None if approval_ttl is None else _seconds(approval_ttl)
-        if tool_errors not in get_args(ToolErrors):
-            known = ", ".join(get_args(ToolErrors))
-            msg = f"tool_errors is one of {known}, not {tool_errors!r}."
-            raise ConfigurationError(msg, field="tool_errors")
-        self.tool_errors: ToolErrors = tool_errors
-        self.max_result_chars = _count(max_result_chars, "max_result_chars")
-        self.history_policy = check_history_policy(
-            preset.history_policy if history_policy is None else history_policy
-        )
-        self.history_budget = check_history_budget(
-            preset.history_budget if history_budget is None else history_budget
-        )
-        self.on_turn_stopping = check_turn_hook(on_turn_stopping)
         self.settings = dict(settings or {})
-        self.max_delegation_depth = _count(max_delegation_depth, "max_delegation_depth")
-        if on_agent_drift not in get_args(OnAgentDrift):
-            known = ", ".join(get_args(OnAgentDrift))
-            msg = f"on_agent_drift is one of {known}, not {on_agent_drift!r}."
-            raise ConfigurationError(msg, field="onAgentDrift")
-        self.on_agent_drift: OnAgentDrift = on_agent_drift
+        self.instructions: str = of_type("instructions", instructions, str, "a text")
+
+        # What a profile chooses where nothing is given.
+        chosen = profile_of(profile).but(
+            recovery=recovery,
+            on_crash=on_crash,
+            model_recovery=model_recovery,
+            turn_policy=turn_policy,
+            history_policy=history_policy,
+            history_budget=history_budget,
+        )
+        self.recovery = chosen.recovery
+        self.on_crash = chosen.on_crash
+        self.model_recovery = chosen.model_recovery
+        self.turn_policy = chosen.turn_policy
+        self.history_policy = chosen.history_policy
+        self.history_budget = chosen.history_budget
+
+        # Its tools, and what their calls may do.
+        self.tools = self._by_name(tools)
+        self.tool_concurrency = (
+            None if tool_concurrency is None else count("tool_concurrency", tool_concurrency)
+        )
+        self.tool_errors: ToolErrors = one_of("tool_errors", tool_errors, ToolErrors)
+        self.max_result_chars = count("max_result_chars", max_result_chars)
+        self.approval_ttl = None if approval_ttl is None else seconds("approval_ttl", approval_ttl)
+
+        # Its runs: how far they go, how they end, and how they go on.
+        self.limits: Limits = of_type("limits", limits or Limits(), Limits, "Limits(…)")
+        self.max_steps = count("max_steps", max_steps)
+        self.max_delegation_depth = count("max_delegation_depth", max_delegation_depth)
+        self.on_turn_stopping = check_turn_hook(on_turn_stopping)
+        self.on_agent_drift: OnAgentDrift = one_of("on_agent_drift", on_agent_drift, OnAgentDrift)
 
     def __repr__(self) -> str:
         return f"Agent({self.name!r}, model={self.model!r}, tools={list(self.tools)!r})"
@@ -241,16 +225,8 @@ class Agent:
         return named
 
 
-def _seconds(value: float | timedelta) -> float:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    if not seconds > 0:
-        msg = f"approval_ttl is a number of seconds above 0, not {value!r}."
-        raise ConfigurationError(msg, field="approvalTtl")
-    return seconds
-
-
-def _count(value: int, field: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        msg = f"{field} is a whole number from 1, not {value!r}."
-        raise ConfigurationError(msg, field=field)
-    return value
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        msg = f"An agent's name is 1 to 128 characters without white space, not {name!r}."
+        raise ConfigurationError(msg, field="name")
+    return name

@@ -176,7 +176,11 @@ class _RefusesEncrypted(EncodingPayloadConverter):
     def to_payload(self, value: Any) -> Payload | None:  # noqa: ARG002 - it makes none
         return None
 
-    def from_payload(self, payload: Payload, type_hint: type | None = None) -> Any:  # noqa: ARG002
+    def from_payload(
+        self,
+        payload: Payload,
+        type_hint: type | None = None,  # noqa: ARG002 - the base class's argument
+    ) -> Any:
         raise missing_key(_key_id(payload))
 
 

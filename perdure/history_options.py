@@ -1,4 +1,7 @@
-"""What an agent can be told about the conversation that its model is shown."""
+"""Options of an agent about the conversation that its model is shown.
+
+Those about its turns are in :mod:`.options`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.checkpoint_bridge.log.request_messages import (
     EXCLUDE_UNFINISHED,
     KEEP,
@@ -14,6 +16,7 @@ from perdure.checkpoint_bridge.log.request_messages import (
     HistoryTurn,
     characters,
 )
+from perdure.option_checks import count, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +44,7 @@ class Chars:
     limit: int
 
     def __post_init__(self) -> None:
-        _check_limit("Chars", self.limit)
+        count("Chars(n)", self.limit)
 
     def size(self, message: dict[str, Any]) -> int:
         """How many characters a message counts."""
@@ -62,7 +65,7 @@ class Tokens:
     count: Callable[[dict[str, Any]], int] | None = None
 
     def __post_init__(self) -> None:
-        _check_limit("Tokens", self.limit)
+        count("Tokens(n)", self.limit)
 
     def size(self, message: dict[str, Any]) -> int:
         """How many tokens a message counts."""
@@ -80,11 +83,8 @@ def check_history_policy(value: Any) -> HistoryPolicy:
     if value in (KEEP, EXCLUDE_UNFINISHED) or _is_plain_function(value):
         found: HistoryPolicy = value
         return found
-    msg = (
-        f"history_policy is {KEEP!r}, {EXCLUDE_UNFINISHED!r} or a plain function of the turns, "
-        f"not {value!r}."
-    )
-    raise ConfigurationError(msg, field="historyPolicy")
+    what = f"{KEEP!r}, {EXCLUDE_UNFINISHED!r} or a plain function of the turns"
+    raise refusal("history_policy", what, value)
 
 
 def check_history_budget(value: Any) -> Tokens | Chars | None:
@@ -95,8 +95,7 @@ def check_history_budget(value: Any) -> Tokens | Chars | None:
     """
     if value is None or isinstance(value, (Tokens, Chars)):
         return value
-    msg = f"history_budget is Tokens(n), Chars(n) or None, not {value!r}."
-    raise ConfigurationError(msg, field="historyBudget")
+    raise refusal("history_budget", "Tokens(n), Chars(n) or None", value)
 
 
 def check_turn_hook(value: Any) -> TurnHook | None:
@@ -109,15 +108,8 @@ def check_turn_hook(value: Any) -> TurnHook | None:
     if value is None or (callable(value) and not is_plain):
         found: TurnHook | None = value
         return found
-    msg = f"on_turn_stopping is an async function of a TurnContext, not {value!r}."
-    raise ConfigurationError(msg, field="onTurnStopping")
+    raise refusal("on_turn_stopping", "an async function of a TurnContext", value)
 
 
 def _is_plain_function(value: Any) -> bool:
     return callable(value) and not inspect.iscoroutinefunction(value)
-
-
-def _check_limit(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        msg = f"{name}(n) is a whole number from 1, not {value!r}."
-        raise ConfigurationError(msg, field="historyBudget")

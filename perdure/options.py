@@ -1,17 +1,19 @@
-"""What an agent can be told about its turns, and the presets that choose for it."""
+"""Options of an agent about its turns, and the presets that choose for it.
+
+Those about what its model is shown are in :mod:`.history_options`.
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from perdure.checkpoint_bridge.errors import ConfigurationError
-from perdure.history_options import Tokens
+from perdure.history_options import Tokens, check_history_budget, check_history_policy
+from perdure.option_checks import limit, one_of, refusal
+from perdure.tools import Recovery
 
 if TYPE_CHECKING:
     from perdure.history_options import Chars, HistoryPolicy
-    from perdure.tools import Recovery
 
 OnCrash = Literal["continue", "interrupt", "fail"]
 """What becomes of a turn whose worker died: it goes on, or it ends as interrupted or as failed."""
@@ -42,13 +44,9 @@ class Limits:
         Raises:
             ConfigurationError: one of them is none.
         """
-        calls = self.max_model_calls
-        if calls is not None and not (_is_number(calls) and isinstance(calls, int)):
-            _refuse("max_model_calls", "a whole number", calls)
-        for name in ("max_turn_seconds", "max_tool_seconds"):
-            value = getattr(self, name)
-            if value is not None and not _is_number(value):
-                _refuse(name, "a number", value)
+        limit("max_model_calls", self.max_model_calls, whole=True)
+        limit("max_turn_seconds", self.max_turn_seconds)
+        limit("max_tool_seconds", self.max_tool_seconds)
 
     def tool_seconds(self, timeout: float) -> float:
         """What a tool with a ``timeout`` of its own may take."""
@@ -65,6 +63,23 @@ class Profile:
     turn_policy: TurnPolicy = "reject"
     history_policy: HistoryPolicy = "keep"
     history_budget: Tokens | Chars | None = None
+
+    def __post_init__(self) -> None:
+        """Check the choices.
+
+        Raises:
+            ConfigurationError: one of them is not known.
+        """
+        one_of("recovery", self.recovery, Recovery)
+        one_of("on_crash", self.on_crash, OnCrash)
+        one_of("model_recovery", self.model_recovery, ModelRecovery)
+        one_of("turn_policy", self.turn_policy, TurnPolicy)
+        check_history_policy(self.history_policy)
+        check_history_budget(self.history_budget)
+
+    def but(self, **given: Any) -> Profile:
+        """These choices, with the given ones (those that are not ``None``) in their place."""
+        return replace(self, **{name: each for name, each in given.items() if each is not None})
 
 
 PROFILES = {
@@ -92,42 +107,5 @@ def profile_of(given: str | Profile) -> Profile:
         return given
     found = PROFILES.get(given)
     if found is None:
-        msg = f"profile is one of {', '.join(PROFILES)}, not {given!r}."
-        raise ConfigurationError(msg, field="profile")
+        raise refusal("profile", f"one of {', '.join(PROFILES)}", given)
     return found
-
-
-def chosen(name: str, given: Any, default: Any, kind: Any) -> Any:
-    """An option's value: the given one, checked, or the profile's.
-
-    Raises:
-        ConfigurationError: the given one is none of ``kind`` (a ``Literal``).
-    """
-    if given is None:
-        return default
-    if given not in get_args(kind):
-        msg = f"{name} is one of {', '.join(get_args(kind))}, not {given!r}."
-        raise ConfigurationError(msg, field=name)
-    return given
-
-
-def of_type(name: str, given: Any, kind: type, what: str) -> Any:
-    """An option's value, which is of a type.
-
-    Raises:
-        ConfigurationError: it is not; ``what`` says what it should be.
-    """
-    if not isinstance(given, kind):
-        raise ConfigurationError(f"{name} is {what}, not {given!r}.", field=name)
-    return given
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return math.isfinite(value) and value >= 0
-
-
-def _refuse(name: str, what: str, value: object) -> None:
-    msg = f"{name} is {what} from 0 (0: no limit), not {value!r}."
-    raise ConfigurationError(msg, field=name)

@@ -50,7 +50,7 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
         if getattr(sys, name) is None:
             # Closed by whoever started us. The lowest free descriptor is its own, which no file
             # of ours should get: something may still write to it.
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - stays
     leave(_exit_code_of(main))
 
 
@@ -61,7 +61,7 @@ def leave(code: int) -> NoReturn:
     """
     try:
         # atexit has no public way to run its functions; CPython has had this one since 2.x.
-        atexit._run_exitfuncs()  # noqa: SLF001
+        atexit._run_exitfuncs()  # noqa: SLF001 - the only way
     finally:
         end_now(code)  # whatever one of them raised has been printed
 

@@ -24,7 +24,7 @@ __all__ = ["ModelRequest", "ModelResponse", "ScriptedModel", "attempts", "call"]
 _USAGE = {"inputTokens": 100, "outputTokens": 10, "totalTokens": 110}
 
 
-def call(name: str, arguments: Any = None, *, id: str | None = None) -> dict[str, Any]:  # noqa: A002
+def call(name: str, arguments: Any = None, *, id: str | None = None) -> dict[str, Any]:  # noqa: A002 - as in a call
     """A tool call for a scripted turn.
 
     Args:

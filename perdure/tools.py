@@ -84,7 +84,7 @@ class ToolContext:
         """
         return 0 if self.emitter is None else await self.emitter.emit(type, data)
 
-    def emit_from_thread(self, type: str, data: dict[str, Any]) -> int:  # noqa: A002
+    def emit_from_thread(self, type: str, data: dict[str, Any]) -> int:  # noqa: A002 - the envelope's
         """:meth:`emit` for tools that are plain functions; it returns when the event is stored."""
         return 0 if self.emitter is None else self.emitter.emit_from_thread(type, data)
 

@@ -203,8 +203,7 @@ class RunLoop:
     async def _run_batch(self) -> None:
         """Run the turn's calls that have no result yet, pausing at each one that is gated.
 
-        Calls before a gated one run and are recorded first; those after it wait for the decision
-        (seed 000, *Approvals in the middle of a tool batch*).
+        Calls before a gated one run and are recorded first; those after it wait for the decision.
         """
         while self.facts.calls:
             free = list(takewhile(_is_free, self.facts.calls))

@@ -88,7 +88,7 @@ class ForkBoundaryError(PerdureError):
 
 
 class SessionAwaitingApprovalError(PerdureError):
-    """New input must not pass by a decision that is pending (seed 000)."""
+    """New input must not pass by a decision that is pending."""
 
     code = "LOUSHO_SESSION_AWAITING_APPROVAL"
     hint = "Resolve the approval first, then send the message."

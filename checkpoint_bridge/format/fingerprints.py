@@ -26,8 +26,7 @@ VERSION = 1
 class AgentFingerprint(Record):
     """The model, the tools' input schemas and the instructions of an agent.
 
-    The parts are stored one by one so that a difference can say what changed (seed, "Resuming
-    with a changed agent").
+    The parts are stored one by one so that a difference can say what changed.
     """
 
     __slots__ = ()

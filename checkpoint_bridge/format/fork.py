@@ -53,7 +53,7 @@ def apply_patch(
 ) -> JsonObject:
     """Make the checkpoint of a fork: a new, unfinished record; the source is not changed.
 
-    The old approval is not carried over: the fork asks again (seed, "Fork and replay").
+    The old approval is not carried over: the fork asks again.
     ``session_id`` is the fork's own id.
 
     Raises:

@@ -1,8 +1,7 @@
 """The event log's vocabulary and envelope.
 
-Names are those of ``seed-session-event-log.txt``; ``transcript_delta``, ``kv_set`` and
-``kv_delete`` are of ``seed-session-history-and-recovery.txt``, and the few that neither has are
-marked as ours.
+Names that neither of the vocabularies of ``docs/sessions.md`` (its table of views) has are marked
+as ours.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ BRAIN_NAMES = {
     ev.SESSION_ENDED: "session_ended",
     ev.RUN_DISCARDED: "run_discarded",
 }
-"""The names of ``seed-session-history-and-recovery.txt``; what tools emit keeps its own name."""
+"""The names of the view ``brain`` (``docs/sessions.md``); what tools emit keeps its own name."""
 
 TURN_FAILED = "turn_failed"
 """In place of ``turn_ended`` where the reason is of a turn that failed (:func:`.turn_state`)."""

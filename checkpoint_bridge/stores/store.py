@@ -138,7 +138,7 @@ def check_history_limit(limit: Any) -> int:
 async def get_checkpoint_history(
     store: CheckpointStore, session_id: str, limit: int | None = None
 ) -> list[HistoryEntry] | None:
-    """A session's history, or ``None`` when the store keeps none (seed 000)."""
+    """A session's history, or ``None`` when the store keeps none."""
     if not isinstance(store, HistoryStore):
         return None
     return await store.history(session_id, limit)

@@ -23,6 +23,7 @@ from perdure.cli.options import (
     StoreOption,
     TemporalOption,
     Where,
+    YesOption,
     json_option,
 )
 from perdure.cli.output import note, print_json, print_text
@@ -126,7 +127,7 @@ def delete(
     keep_history: Annotated[
         bool, typer.Option("--keep-history", help="Delete the checkpoint only.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     force: Annotated[
         bool,
         typer.Option(

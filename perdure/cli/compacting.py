@@ -16,6 +16,7 @@ from perdure.cli.options import (
     Where,
 )
 from perdure.cli.output import note, print_json, print_text
+from perdure.cli.text import count
 
 if TYPE_CHECKING:
     from perdure.checkpoint_bridge.compacting import Compaction
@@ -49,16 +50,12 @@ def compact(
     elif done is not None:
         print_text(done.summary)
     if done is None:
-        kept = _count(keep_last, "turn")
+        kept = count(keep_last, "turn")
         note(f"There is nothing to compact: session {session} has no more than {kept}.")
     else:
-        replaced = f"{_count(done.turns, 'turn')} ({_count(done.replaced, 'message')})"
+        replaced = f"{count(done.turns, 'turn')} ({count(done.replaced, 'message')})"
         note(f"This summary replaces {replaced}.")
     return exits.DONE
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 async def _compact(

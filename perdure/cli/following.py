@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,17 +11,20 @@ from perdure.cli import exits
 from perdure.cli.options import (
     DEFAULT_STORE,
     MAX_COUNT,
+    FullOption,
     JsonOption,
+    LimitOption,
     SessionArgument,
     StoreOption,
-    Where,
 )
 from perdure.cli.output import note, print_json, show
+from perdure.cli.stored import read_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from perdure.checkpoint_bridge.log.events import Event
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
     from perdure.sessions.reading import Transcript
     from perdure.sessions.stored import StoredSession
 
@@ -39,10 +41,7 @@ def events(
     after: Annotated[
         int, typer.Option("--after", min=0, max=MAX_COUNT, help="Leave out the first so many.")
     ] = 0,
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", min=1, max=MAX_COUNT, help="At most so many.", show_default=False),
-    ] = None,
+    limit: LimitOption = None,
     follow: Annotated[
         bool,
         typer.Option(
@@ -62,15 +61,14 @@ def events(
     """
     name = None if view is None else view.value
 
-    async def read() -> list[Event]:
-        async with Where(store).open_store() as opened:
-            reader = _session(opened, session)
-            if follow:
-                await _follow(reader.stream(after, view=name), limit, as_json=as_json)
-                return []
-            return [event async for event in _first(reader.events(after, view=name), limit)]
+    async def read(opened: SqlStore) -> list[Event]:
+        reader = _session(opened, session)
+        if follow:
+            await _follow(reader.stream(after, view=name), limit, as_json=as_json)
+            return []
+        return [event async for event in _first(reader.events(after, view=name), limit)]
 
-    found = asyncio.run(read())
+    found = read_store(store, read)
     if follow:
         return exits.DONE
     if as_json:
@@ -96,17 +94,16 @@ def transcript(
             show_default=False,
         ),
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Shorten nothing.")] = False,
+    full: FullOption = False,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = False,
 ) -> int:
     """Show the messages that the model is given, and up to which event they are."""
 
-    async def read() -> Transcript:
-        async with Where(store).open_store() as opened:
-            return await _session(opened, session).transcript(through)
+    async def read(opened: SqlStore) -> Transcript:
+        return await _session(opened, session).transcript(through)
 
-    found = asyncio.run(read())
+    found = read_store(store, read)
     messages = [message.to_json() for message in found.messages]
     if as_json:
         print_json({"messages": messages, "throughSequence": found.through_sequence})
@@ -118,7 +115,7 @@ def transcript(
     return exits.DONE
 
 
-def _session(store: Any, session_id: str) -> StoredSession:
+def _session(store: SqlStore, session_id: str) -> StoredSession:
     from perdure.sessions.stored import StoredSession
 
     return StoredSession(store, session_id)

@@ -62,7 +62,9 @@ app = typer.Typer(
 
 _TRY = "Try it, develop, serve"
 _RUNS = "Runs"
-_SESSIONS = "Sessions"
+_LOOK = "Look at sessions"
+_CHANGE = "Change sessions"
+_STORES = "Between stores"
 
 for _panel, _name, _command in (
     (_TRY, "demo", demo.demo),
@@ -76,21 +78,21 @@ for _panel, _name, _command in (
     (_RUNS, "reject", running.reject),
     (_RUNS, "resume", running.resume),
     (_RUNS, "cancel", stopping.cancel),
-    (_SESSIONS, "sessions", reading.sessions),
-    (_SESSIONS, "show", reading.show_session),
-    (_SESSIONS, "history", reading.history),
-    (_SESSIONS, "events", following.events),
-    (_SESSIONS, "transcript", following.transcript),
-    (_SESSIONS, "outcome", turns.outcome),
-    (_SESSIONS, "fork", changing.fork),
-    (_SESSIONS, "compact", compacting.compact),
-    (_SESSIONS, "compare", reading.compare),
-    (_SESSIONS, "export", reading.export),
-    (_SESSIONS, "import", moving.import_sessions),
-    (_SESSIONS, "mirror", moving.mirror),
-    (_SESSIONS, "end", stopping.end),
-    (_SESSIONS, "delete", changing.delete),
-    (_SESSIONS, "prune", pruning.prune),
+    (_LOOK, "sessions", reading.sessions),
+    (_LOOK, "show", reading.show_session),
+    (_LOOK, "history", reading.history),
+    (_LOOK, "events", following.events),
+    (_LOOK, "transcript", following.transcript),
+    (_LOOK, "outcome", turns.outcome),
+    (_LOOK, "compare", reading.compare),
+    (_CHANGE, "fork", changing.fork),
+    (_CHANGE, "compact", compacting.compact),
+    (_CHANGE, "end", stopping.end),
+    (_CHANGE, "delete", changing.delete),
+    (_CHANGE, "prune", pruning.prune),
+    (_STORES, "export", reading.export),
+    (_STORES, "import", moving.import_sessions),
+    (_STORES, "mirror", moving.mirror),
 ):
     app.command(_name, rich_help_panel=_panel)(_command)
 

@@ -76,6 +76,12 @@ MirrorOption = Annotated[
         rich_help_panel=_WHERE,
     ),
 ]
+LimitOption = Annotated[
+    int | None,
+    typer.Option("--limit", min=1, max=MAX_COUNT, help="At most so many.", show_default=False),
+]
+FullOption = Annotated[bool, typer.Option("--full", help="Shorten nothing.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print strict JSON.")]
 SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="A session's id.")]
 TimeoutOption = Annotated[

@@ -12,7 +12,7 @@ import typer
 
 from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.cli import exits
-from perdure.cli.options import DEFAULT_STORE, MAX_COUNT, JsonOption, StoreOption, Where
+from perdure.cli.options import DEFAULT_STORE, MAX_COUNT, JsonOption, StoreOption, Where, YesOption
 from perdure.cli.output import note, print_json, print_text, progress
 from perdure.cli.text import count
 
@@ -61,7 +61,7 @@ def prune(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = False,
 ) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,28 +12,20 @@ from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.cli import exits
 from perdure.cli.options import (
     DEFAULT_STORE,
-    MAX_COUNT,
+    FullOption,
     JsonOption,
+    LimitOption,
     SessionArgument,
     StoreOption,
     Where,
 )
 from perdure.cli.output import note, print_json, show
+from perdure.cli.stored import read_store, session_row
 from perdure.cli.text import count
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from perdure.checkpoint_bridge.format.checkpoint import Checkpoint, WaitingApproval
     from perdure.checkpoint_bridge.stores.sql_store import SqlStore
-    from perdure.checkpoint_bridge.tables.sessions import SessionRow
-
-T = TypeVar("T")
-
-LimitOption = Annotated[
-    int | None,
-    typer.Option("--limit", min=1, max=MAX_COUNT, help="At most so many.", show_default=False),
-]
 
 
 class Status(enum.StrEnum):
@@ -78,7 +70,7 @@ def sessions(
     async def read(opened: SqlStore) -> SessionPage:
         return await list_page(opened, agent=agent, status=chosen, limit=limit, cursor=after)
 
-    found = _read(store, read)
+    found = read_store(store, read)
     if found.next_cursor is not None:
         note(f"There are more: --after {found.next_cursor}")
     if as_json:
@@ -95,7 +87,7 @@ def sessions(
 def show_session(
     session: SessionArgument,
     *,
-    full: Annotated[bool, typer.Option("--full", help="Shorten nothing.")] = False,
+    full: FullOption = False,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = False,
 ) -> int:
@@ -103,11 +95,11 @@ def show_session(
     from perdure.results import SessionInfo
 
     async def read(opened: SqlStore) -> tuple[SessionInfo, Checkpoint | None, list[Any]]:
-        row = await _session(opened, session)
+        row = await session_row(opened, session)
         checkpoint = await opened.load(session)
         return SessionInfo.of(row), checkpoint, await opened.pending_approvals(session)
 
-    info, checkpoint, pending = _read(store, read)
+    info, checkpoint, pending = read_store(store, read)
     if as_json:
         made: dict[str, Any] = {"session": info.to_json()}
         if checkpoint is not None:
@@ -134,10 +126,10 @@ def history(
     """List the saves of a session, newest first. A fork can start from any of their steps."""
 
     async def read(opened: SqlStore) -> list[Any]:
-        await _session(opened, session)
+        await session_row(opened, session)
         return await opened.history(session, limit)
 
-    entries = _read(store, read)
+    entries = read_store(store, read)
     if as_json:
         print_json([_history_line(entry) for entry in entries])
     else:
@@ -162,10 +154,10 @@ def approvals(
 
     async def read(opened: SqlStore) -> list[WaitingApproval]:
         if session is not None:
-            await _session(opened, session)
+            await session_row(opened, session)
         return await opened.pending_approvals(session)
 
-    found = _read(store, read)
+    found = read_store(store, read)
     if as_json:
         print_json([each.to_json() for each in found])
     elif not found:
@@ -191,7 +183,7 @@ def compare(
     async def read(opened: SqlStore) -> tuple[Checkpoint, Checkpoint]:
         return await _checkpoint(opened, a), await _checkpoint(opened, b)
 
-    found = compare_trajectories(*_read(store, read))
+    found = compare_trajectories(*read_store(store, read))
     if as_json:
         print_json(found.to_json())
     else:
@@ -241,46 +233,29 @@ def export(
         return exits.DONE
 
     async def read(opened: SqlStore) -> Any:
-        await _session(opened, session)
+        await session_row(opened, session)
         if whole_history:
             return [entry.to_json() for entry in await opened.history(session)]
         return (await _checkpoint(opened, session)).to_json()
 
-    print_json(_read(store, read))
+    print_json(read_store(store, read))
     return exits.DONE
 
 
 def _export_raw(store: str, session_id: str) -> int:
     from perdure.checkpoint_bridge.stores.store import session_not_found
 
-    found = _read(store, lambda opened: opened.raw(session_id))
+    found = read_store(store, lambda opened: opened.raw(session_id))
     if found is None:
         raise session_not_found(session_id)
     print_json(found)
     return exits.DONE
 
 
-def _read(store: str, read: Callable[[SqlStore], Awaitable[T]]) -> T:
-    async def run() -> T:
-        async with Where(store).open_store() as opened:
-            return await read(opened)
-
-    return asyncio.run(run())
-
-
-async def _session(store: SqlStore, session_id: str) -> SessionRow:
-    from perdure.checkpoint_bridge.stores.store import session_not_found
-
-    row = await store.session(session_id)
-    if row is None:
-        raise session_not_found(session_id)
-    return row
-
-
 async def _checkpoint(store: SqlStore, session_id: str) -> Checkpoint:
     from perdure.checkpoint_bridge.errors import CheckpointNotFoundError
 
-    await _session(store, session_id)
+    await session_row(store, session_id)
     checkpoint = await store.load(session_id)
     if checkpoint is None:
         msg = f"Session {session_id!r} has no checkpoint yet, or it was deleted."

@@ -141,7 +141,7 @@ async def _wait_for_end(
     session_id = handle.session_id
 
     async def ended() -> None:
-        while (now := await client.running(session_id)) and now.run_id == handle.run_id:  # noqa: ASYNC110
+        while (now := await client.running(session_id)) and now.run_id == handle.run_id:  # noqa: ASYNC110 - Temporal tells nobody
             await asyncio.sleep(0.1)
 
     await wait_for(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,11 +13,12 @@ from perdure.cli.options import (
     JsonOption,
     SessionArgument,
     StoreOption,
-    Where,
 )
 from perdure.cli.output import print_json, show
+from perdure.cli.stored import read_store, session_row
 
 if TYPE_CHECKING:
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
     from perdure.checkpoint_bridge.turn_log import Outcome
 
 
@@ -39,7 +39,13 @@ def outcome(
     That a session is idle says nothing about it. A turn whose run is gone shows as pending until
     the session is used again.
     """
-    found = asyncio.run(_outcome(store, session, sequence))
+    from perdure.checkpoint_bridge.turn_log import outcome_of
+
+    async def read(opened: SqlStore) -> Outcome:
+        row = await session_row(opened, session)
+        return await opened.database.read(outcome_of, row.log_id, sequence)
+
+    found = read_store(store, read)
     if as_json:
         print_json(found.to_json())
     else:
@@ -47,14 +53,3 @@ def outcome(
 
         show(rendered(found))
     return exits.DONE
-
-
-async def _outcome(store: str, session: str, sequence: int) -> Outcome:
-    from perdure.checkpoint_bridge.stores.store import session_not_found
-    from perdure.checkpoint_bridge.turn_log import outcome_of
-
-    async with Where(store).open_store() as opened:
-        row = await opened.session(session)
-        if row is None:
-            raise session_not_found(session)
-        return await opened.database.read(outcome_of, row.log_id, sequence)

@@ -92,7 +92,7 @@ async def test_r33_a_trace_over_two_workers_is_whole(
         await wait_for_line(worker.stderr, "Serving trip")
         run = await program(*command)
         async with asyncio.timeout(30):
-            while "perdure.approvals.waiting" not in collector.metrics():  # noqa: ASYNC110
+            while "perdure.approvals.waiting" not in collector.metrics():  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.05)
         worker.send_signal(signal.SIGTERM)
         assert await worker.wait() == 0

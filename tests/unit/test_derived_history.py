@@ -13,9 +13,7 @@ from perdure import Agent, Chars, Tokens, derive_messages
 from perdure.checkpoint_bridge import derive_event_message
 from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.checkpoint_bridge.format.transcript import (
-    INJECTED_BY,
     assert_valid,
-    new_session_messages,
     split_pending_turn,
 )
 from perdure.checkpoint_bridge.log import events as ev
@@ -491,25 +489,3 @@ def test_f39_every_request_is_a_valid_transcript(moves: list[str], limit: int) -
     assert starts == sorted(set(starts))
     # A turn begins with what a user said, however late the results of an earlier one came.
     assert {conversation.state.messages[at]["role"] for at in starts} <= {"user"}
-
-
-# -- F40, F41 --------------------------------------------------------------------------------
-
-
-def test_f40_what_a_hook_put_there_is_no_input() -> None:
-    memory: dict[str, Any] = {
-        "role": "user",
-        "content": "[Memory] x",
-        "metadata": {INJECTED_BY: "memory"},
-    }
-    stored: list[dict[str, Any]] = [
-        {"role": "user", "content": "hi"},
-        {"role": "assistant", "content": "hello"},
-        memory,
-    ]
-    following = {"role": "user", "content": "next"}
-    for again in (stored[:2], stored, [*stored[:2], {**memory, "metadata": {}}]):
-        assert new_session_messages(stored, [*again, following], finished=True) == [following]
-    assert new_session_messages(stored, "next", finished=True) == [following]
-    asked = [*stored, following]
-    assert new_session_messages([*asked, memory], "next", finished=False) == []

@@ -147,7 +147,7 @@ def test_divergence_is_the_same_seen_from_either_side(
 @given(transcripts(), st.booleans())
 def test_sending_the_stored_history_again_adds_only_what_is_new(
     messages: list[dict[str, Any]],
-    finished: bool,  # noqa: FBT001 - drawn by hypothesis
+    finished: bool,
 ) -> None:
     new = {"role": "user", "content": "new"}
     assert new_session_messages(messages, messages, finished) == []
@@ -195,7 +195,7 @@ def test_odd_json_raises_nowhere(
     a: list[Any],
     b: list[Any],
     record: Any,
-    finished: bool,  # noqa: FBT001 - drawn by hypothesis
+    finished: bool,
 ) -> None:
     before = exact([a, b, record])
     split_pending_turn(a)

@@ -52,7 +52,7 @@ def test_an_exception_gives_its_class_and_its_message() -> None:
 
 
 def test_an_exception_that_cannot_be_printed_is_named() -> None:
-    class Broken(Exception):  # noqa: N818
+    class Broken(Exception):  # noqa: N818 - as a user may name it
         def __str__(self) -> str:
             raise RuntimeError
 

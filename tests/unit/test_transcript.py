@@ -16,7 +16,7 @@ from perdure.checkpoint_bridge import (
     with_tool_result,
 )
 from perdure.checkpoint_bridge.format.stable_json import parse_json
-from perdure.checkpoint_bridge.format.transcript import tool_message
+from perdure.checkpoint_bridge.format.transcript import INJECTED_BY, tool_message
 
 SYSTEM = {"role": "system", "content": "p"}
 USER = {"role": "user", "content": "hi"}
@@ -150,3 +150,22 @@ def test_a_valid_transcript(messages: list[dict[str, Any]]) -> None:
 def test_what_a_provider_refuses(messages: list[Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         assert_valid(messages)
+
+
+def test_f40_what_a_hook_put_there_is_no_input() -> None:
+    memory: dict[str, Any] = {
+        "role": "user",
+        "content": "[Memory] x",
+        "metadata": {INJECTED_BY: "memory"},
+    }
+    stored: list[dict[str, Any]] = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "hello"},
+        memory,
+    ]
+    following = {"role": "user", "content": "next"}
+    for again in (stored[:2], stored, [*stored[:2], {**memory, "metadata": {}}]):
+        assert new_session_messages(stored, [*again, following], finished=True) == [following]
+    assert new_session_messages(stored, "next", finished=True) == [following]
+    asked = [*stored, following]
+    assert new_session_messages([*asked, memory], "next", finished=False) == []

@@ -28,7 +28,7 @@ def temporal(address: str, *arguments: str) -> Any:
 
 
 @pytest.mark.parametrize("approved", [True, False])
-async def test_start_query_signal_and_result(new_rig: Any, approved: bool) -> None:  # noqa: FBT001
+async def test_start_query_signal_and_result(new_rig: Any, approved: bool) -> None:
     rig = new_rig("command")
     rig.start_worker()
     workflow_id = f"by-command-{approved}"

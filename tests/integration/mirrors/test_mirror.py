@@ -134,7 +134,7 @@ async def test_the_rings_end_the_same(store_url, make_target):
         async with up_to_date(source, steady):
             for step in range(1, 9):
                 await source.save_at("trip", record("trip", step, status="finished"), step)
-                await until(lambda: is_at(steady, step))  # noqa: B023
+                await until(lambda: is_at(steady, step))  # noqa: B023 - awaited before the next
         async with up_to_date(source, late):
             pass
         assert texts(await late.history("trip")) == texts(await steady.history("trip"))
@@ -269,7 +269,7 @@ def rows_of(store: LoushoSqliteStore) -> object:
     return found
 
 
-class away:  # noqa: N801
+class away:  # noqa: N801 - a context
     """Takes a store away: its file is locked, or its directory cannot be written."""
 
     def __init__(self, store: LoushoSqliteStore | LoushoFileStore) -> None:

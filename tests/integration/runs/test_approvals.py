@@ -82,7 +82,7 @@ async def test_the_client_decides(bench: Bench, till: Till) -> None:
 
 
 @pytest.mark.parametrize("approved", [True, False])
-async def test_a_plain_signal_decides(bench: Bench, till: Till, approved: bool) -> None:  # noqa: FBT001
+async def test_a_plain_signal_decides(bench: Bench, till: Till, approved: bool) -> None:
     async with bench.serving(till.agent):
         approval_id = await pause(bench)
         decision = {"id": approval_id, "approved": approved, "note": "n", "scope": "once"}

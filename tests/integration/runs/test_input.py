@@ -1,4 +1,4 @@
-"""What ``execute()`` on a known session does (seed 000), and where new input goes."""
+"""What ``execute()`` on a known session does, and where new input goes."""
 
 from __future__ import annotations
 

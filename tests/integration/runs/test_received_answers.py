@@ -151,7 +151,7 @@ async def test_an_answer_in_the_instant_of_a_cancel_stays(
     bench: Bench,
     session: str,
     monkeypatch: pytest.MonkeyPatch,
-    last: bool,  # noqa: FBT001
+    last: bool,
 ) -> None:
     """What was stored before the cancel took effect is in the transcript; its calls did not run."""
     model = bench.model(*([] if last else [[call("look")]]), "Done.")

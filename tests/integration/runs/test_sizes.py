@@ -66,7 +66,7 @@ async def test_r5_a_tool_result_of_3_mb(bench: Bench, session: str) -> None:
 
 
 @pytest.mark.parametrize(("size", "inline"), [(3_000, True), (5_000, False), (MEGABYTE, False)])
-async def test_an_answer_of_any_size(bench: Bench, session: str, size: int, inline: bool) -> None:  # noqa: FBT001
+async def test_an_answer_of_any_size(bench: Bench, session: str, size: int, inline: bool) -> None:
     text = "y" * size + MARKER
     model = bench.model(text)
     async with bench.serving(Agent("agent", provider=model)):

@@ -87,7 +87,7 @@ VALUES: dict[str, tuple[Any, str]] = {
 async def test_r10_r24_values(
     bench: Bench,
     session: str,
-    restarted: bool,  # noqa: FBT001
+    restarted: bool,
 ) -> None:
     @tool(read_only=True)
     async def give(name: str) -> Any:

@@ -387,7 +387,7 @@ async def test_a_connection_that_stays_broken_is_an_unknown_outcome(bench: Bench
 @pytest.mark.parametrize("retried", [False, True])
 async def test_a_tool_that_must_not_run_twice_is_not_repeated(
     bench: Bench,
-    retried: bool,  # noqa: FBT001
+    retried: bool,
 ) -> None:
     """Unless it says itself after which errors that is fine."""
     tries: list[int] = []

@@ -87,7 +87,7 @@ BROKEN = ['{"a": ', "[1]", '"text"', "null", "{}{}", '{"a": NaN}', '{"a": 1, "b"
 async def test_r6_broken_arguments_can_be_corrected(
     bench: Bench,
     session: str,
-    good: bool,  # noqa: FBT001
+    good: bool,
 ) -> None:
     ran: list[int] = []
 

@@ -61,7 +61,7 @@ async def test_r28_the_arguments_that_are_shown_are_those_that_run(
 async def test_r28_what_would_run_otherwise_than_approved_does_not_run(
     bench: Bench,
     session: str,
-    lost: bool,  # noqa: FBT001
+    lost: bool,
 ) -> None:
     """A deploy between the question and the answer has changed what the tool reads."""
     paid: list[int] = []
