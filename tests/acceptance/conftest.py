@@ -61,7 +61,7 @@ trip = Agent(
 )
 echo = Agent("echo", provider=ScriptedModel(["Hello.", "\\x1b[31mGrüße \\ud83d", "More."]))
 failing = Agent("failing", provider=ScriptedModel([ProviderError("the model is away")]))
-slow = Agent("slow", provider=ScriptedModel([[call("nap", {"seconds": 60})], "Up."]), tools=[nap])
+slow = Agent("slow", provider=ScriptedModel([[call("nap", {"seconds": 600})], "Up."]), tools=[nap])
 several = [trip, echo]
 """
 
@@ -143,7 +143,7 @@ async def line_with(stream: asyncio.StreamReader | None, text: str) -> str:
     """The first line of a process's output that holds a text."""
     assert stream is not None
     seen = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while line := (await stream.readline()).decode():
             seen.append(line)
             if text in line:

@@ -24,7 +24,7 @@ async def test_events_are_followed_until_ctrl_c(program: Program, tmp_path: Path
             *("events", "trip", "--follow", "--json", "--after", "1", "--store", url)
         )
         assert process.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             first = json.loads(await process.stdout.readline())
             await run.append(user("More"))
             second = json.loads(await process.stdout.readline())

@@ -19,9 +19,9 @@ async def make_current(program: Any, deployment: str, build_id: str) -> None:
 
     def run() -> subprocess.CompletedProcess[str]:
         command = [str(find_temporal()), *words, *of, *address]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         # The server knows a version a moment after its first worker has asked for work.
         while (done := await asyncio.to_thread(run)).returncode:
             assert "not found" in done.stderr or "no pollers" in done.stderr, done.stderr

@@ -91,7 +91,7 @@ async def test_r33_a_trace_over_two_workers_is_whole(
         worker = await program.start("worker", "app.py:trip", **telemetry)
         await wait_for_line(worker.stderr, "Serving trip")
         run = await program(*command)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while "perdure.approvals.waiting" not in collector.metrics():  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.05)
         worker.send_signal(signal.SIGTERM)

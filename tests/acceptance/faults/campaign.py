@@ -35,7 +35,7 @@ from perdure.checkpoint_bridge.errors import ApprovalDecidedError, PerdureError
 from perdure.client import connect
 from perdure.dev_server import DevServer
 from perdure.process import run_program
-from tests.acceptance.faults.rig import Judge, Rig, approval_of, approve
+from tests.acceptance.faults.rig import LONG, Judge, Rig, approval_of, approve
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -46,7 +46,6 @@ FAULTS_IN_A_WAVE = 5
 """No call can lose its worker more often than the run repeats it (``workflows/options.py``)."""
 
 _LINES_OF_A_RUN = 32
-_PATIENCE = 150.0
 _RUNNING = "RUNNING"
 
 
@@ -99,7 +98,7 @@ class Wave:
     async def _start_and_decide(self, session: str) -> None:
         """Start, and approve by an update or by a signal; each again until it is answered."""
         await self._until_answered(lambda: self.client.start("tour", "Show me", session_id=session))
-        approval_id = await approval_of(self.client, session, _PATIENCE)
+        approval_id = await approval_of(self.client, session)
         if self.rng.random() < 0.5:
             await self._until_answered(
                 lambda: self.client.approvals.decide(approval_id, approved=True, by="ann")
@@ -110,7 +109,7 @@ class Wave:
             await self._until_answered(lambda: workflow.signal("resolve_approval", decision))
 
     async def _until_answered(self, ask: Callable[[], Awaitable[Any]]) -> None:
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + LONG
         while time.monotonic() < deadline:
             try:
                 await ask()
@@ -124,7 +123,7 @@ class Wave:
     async def _end(self, session: str) -> str:
         """Wait for a run's end; what was wrong with it, or nothing."""
         workflow = self.client.temporal.get_workflow_handle(session)
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + LONG
         while time.monotonic() < deadline:
             with contextlib.suppress(RPCError):
                 status = (await workflow.describe()).status
@@ -134,7 +133,7 @@ class Wave:
                 if name != _RUNNING:
                     return f"{session}: its run ended as {name}"
             await asyncio.sleep(0.2)
-        return f"{session}: its run had no end after {_PATIENCE:g} s"
+        return f"{session}: its run had no end after {LONG:g} s"
 
     # -- what happens to them ----------------------------------------------------------------
 
@@ -144,7 +143,7 @@ class Wave:
         lines = self._before + share * (number + self.rng.random())
         # Now and then in the middle of the recovery from the last one.
         impatient = self.rng.random() < 0.3
-        patience = self.rng.uniform(0.3, 2.5) if impatient else _PATIENCE
+        patience = self.rng.uniform(0.3, 2.5) if impatient else LONG
         deadline = time.monotonic() + patience
 
         def is_time() -> bool:

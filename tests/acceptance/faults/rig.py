@@ -26,6 +26,8 @@ APP = Path(__file__).with_name("app.py")
 HEARTBEAT = 5.0
 """Seconds after which a silent worker counts as dead (``workflows/options.py``)."""
 
+LONG = 150.0
+"""Seconds after which something counts as never coming, on however busy a machine."""
 _LOOK = 0.02
 
 Line = dict[str, Any]
@@ -64,7 +66,7 @@ class Rig:
         worker.wait()
         return time.monotonic()
 
-    async def stop(self, worker: subprocess.Popen[bytes], seconds: float = 30.0) -> int:
+    async def stop(self, worker: subprocess.Popen[bytes], seconds: float = LONG) -> int:
         """SIGTERM, as a deploy does it; returns the exit code."""
         worker.send_signal(signal.SIGTERM)
         await self.until(lambda: worker.poll() is not None, "the worker to end", seconds)
@@ -119,7 +121,7 @@ class Rig:
             if kind in ("", line["kind"]) and session in ("", line["session"])
         ]
 
-    async def until(self, found: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+    async def until(self, found: Callable[[], Any], what: str, seconds: float = LONG) -> Any:
         """Wait for something that cannot be waited for otherwise."""
         deadline = time.monotonic() + seconds
         while True:
@@ -141,7 +143,7 @@ class Rig:
         return log.read_text("utf-8", "replace")[-size:] if log.exists() else ""
 
 
-async def approval_of(client: Client, session: str, seconds: float = 60.0) -> str:
+async def approval_of(client: Client, session: str, seconds: float = LONG) -> str:
     """The id of the approval that waits, as soon as it can be seen from outside."""
     deadline = time.monotonic() + seconds
     while True:

@@ -19,7 +19,7 @@ def temporal(address: str, *arguments: str) -> Any:
         [str(find_temporal()), "workflow", *arguments, "--address", address, "--output", "json"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
         env={k: v for k, v in os.environ.items() if not k.startswith("TEMPORAL_")},
     )

@@ -72,7 +72,7 @@ async def test_what_a_stopping_worker_gives_up_is_done_by_the_next_one(
     for point, session in sessions.items():
         await rig.held(session, point)
 
-    assert await rig.stop(worker, seconds=8) == 0
+    assert await rig.stop(worker) == 0
 
     for point, session in sessions.items():
         rig.release(session, point)
