@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from temporalio import activity
 
+from perdure.activities.packing import unpacked
 from perdure.checkpoint_bridge.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -51,8 +52,9 @@ class Deps:
         return found
 
 
-def placed(task: Task) -> Task:
-    """Fill in what a task does not say, since Temporal does: whose it is."""
+def received(kind: type[Task], value: dict[str, Any]) -> Task:
+    """The task of an activity, with what Temporal says of it instead: whose it is."""
+    task = unpacked(kind, value)
     info = activity.info()
     task.session_id = task.session_id or str(info.workflow_id)
     task.run_id = task.run_id or str(info.workflow_run_id)

@@ -13,7 +13,7 @@ from temporalio import activity
 
 from perdure.activities import tracing
 from perdure.activities.content import content_of
-from perdure.activities.deps import Deps, placed
+from perdure.activities.deps import Deps, received
 from perdure.activities.effect_time import EffectTime
 from perdure.activities.failures import boundary, to_failure
 from perdure.activities.liveness import heartbeats, until_stored
@@ -84,16 +84,17 @@ class ModelCall(Deps):
 
     @activity.defn(name=ACTIVITY_MODEL)
     @boundary
-    async def call_model(self, task: ModelTask) -> dict[str, Any]:
-        """Give the :class:`ModelTurn`: the stored one, if this call was made already.
+    async def call_model(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Take a :class:`ModelTask`, and give the :class:`ModelTurn`.
 
-        The answer, and what it means for the log, are stored together.
+        That is the stored one, if this call was made already. The answer, and what it means for
+        the log, are stored together.
 
         Raises:
             LogConflictError: the session belongs to another run by now.
             ProviderError: the provider failed; Temporal asks again when that can help.
         """
-        task = placed(task)
+        task = received(ModelTask, given)
         agent = self.agent(task.agent)
         async with heartbeats():
             turn = await self._ask(agent, task)

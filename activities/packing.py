@@ -7,12 +7,14 @@ fields of a dataclass, most of which have their defaults, and copies every value
 from __future__ import annotations
 
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, get_type_hints
+from functools import cache, partial
+from types import UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+T = TypeVar("T")
 _NO_DEFAULT = object()
 
 
@@ -32,6 +34,42 @@ def packed(value: Any) -> Any:
         if given is not default and given != default:
             found[name] = packed(given)
     return found
+
+
+def unpacked(kind: type[T], value: Any) -> T:
+    """What was packed. Keys that the dataclass does not know are those of a newer version.
+
+    Temporal's own converter does this too, and takes several times as long.
+    """
+    made: Any = kind
+    readers = _readers(made)
+    found = {}
+    for name, given in value.items():
+        if name in readers:
+            read = readers[name]
+            found[name] = given if read is None or given is None else read(given)
+    result: T = made(**found)
+    return result
+
+
+@cache
+def _readers(kind: Any) -> dict[str, Callable[[Any], Any] | None]:
+    """How each field is read; ``None``: as it is."""
+    hints = get_type_hints(kind)
+    return {each.name: _reader(hints[each.name]) for each in fields(kind)}
+
+
+def _reader(hint: Any) -> Callable[[Any], Any] | None:
+    if is_dataclass(hint):
+        return partial(unpacked, cast("Any", hint))
+    inner = [read for read in map(_reader, get_args(hint)) if read is not None]
+    if not inner:
+        return None
+    (read,) = inner
+    if get_origin(hint) is list:
+        return lambda values: [read(each) for each in values]
+    assert get_origin(hint) is UnionType, "dataclasses are fields, lists or optional"
+    return read
 
 
 @cache

@@ -16,7 +16,7 @@ from temporalio import activity
 
 from perdure.activities import tracing
 from perdure.activities.content import NotJsonError, content_of, to_json_value
-from perdure.activities.deps import Deps, placed
+from perdure.activities.deps import Deps, received
 from perdure.activities.effect_time import EffectTime
 from perdure.activities.emitting import Emitter
 from perdure.activities.failures import boundary
@@ -65,13 +65,15 @@ class ToolCall(Deps):
 
     @activity.defn(name=ACTIVITY_TOOL)
     @boundary
-    async def run_tool(self, task: ToolTask) -> dict[str, Any]:
-        """Give the one :class:`ToolOutcome` of a call: the stored one, if it has run already.
+    async def run_tool(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Take a :class:`ToolTask`, and give the one :class:`ToolOutcome` of the call.
+
+        That is the stored one, if it has run already.
 
         Raises:
             PropagatingToolError: the tool chose to fail the run.
         """
-        result: dict[str, Any] = packed(await self._outcome(placed(task)))
+        result: dict[str, Any] = packed(await self._outcome(received(ToolTask, given)))
         return result
 
     async def _outcome(self, task: ToolTask) -> ToolOutcome:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
+from perdure.activities.packing import unpacked
 from perdure.activities.wire import ACTIVITY_MODEL, ModelTurn
 from perdure.workflows.options import HEARTBEAT, MODEL_RETRY, MODEL_TIMEOUT, ONCE
 from perdure.workflows.sending import sent
@@ -69,13 +70,13 @@ def _pause(cause: BaseException | None, attempt: int) -> timedelta | None:
 
 
 async def _dispatch(task: ModelTask, name: str, retry: RetryPolicy) -> ModelTurn:
-    turn: ModelTurn = await workflow.execute_activity(
+    turn = await workflow.execute_activity(
         ACTIVITY_MODEL,
         sent(task),
-        result_type=ModelTurn,
+        result_type=dict,
         activity_id=name,
         start_to_close_timeout=MODEL_TIMEOUT,
         heartbeat_timeout=HEARTBEAT,
         retry_policy=retry,
     )
-    return turn
+    return unpacked(ModelTurn, turn)

@@ -14,6 +14,7 @@ from temporalio.exceptions import (
 )
 
 from perdure.activities.failures import STORAGE_FAILED
+from perdure.activities.packing import unpacked
 from perdure.activities.wire import ACTIVITY_TOOL, CallPlan, Content, ToolOutcome, ToolTask
 from perdure.checkpoint_bridge.format.tool_errors import TIMEOUT, tool_error_result
 from perdure.checkpoint_bridge.format.tool_results import error_result, unknown_outcome
@@ -80,10 +81,10 @@ async def run_call(
 async def _dispatch(
     plan: CallPlan, task: ToolTask, policy: ToolPolicy, activity_id: str
 ) -> ToolOutcome:
-    outcome: ToolOutcome = await workflow.execute_activity(
+    outcome = await workflow.execute_activity(
         ACTIVITY_TOOL,
         sent(task),
-        result_type=ToolOutcome,
+        result_type=dict,
         activity_id=activity_id if task.attempt == 1 else f"{activity_id}.{task.attempt}",
         start_to_close_timeout=timedelta(seconds=policy.timeout) + TOOL_GRACE,
         heartbeat_timeout=HEARTBEAT,
@@ -91,20 +92,20 @@ async def _dispatch(
         cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         summary=f"{plan.tool} {plan.call_id}"[:_SUMMARY_LENGTH],
     )
-    return outcome
+    return unpacked(ToolOutcome, outcome)
 
 
 async def _dispatch_locally(task: ToolTask, policy: ToolPolicy) -> ToolOutcome:
     """Run a call inside the workflow task. After a crash the ledger knows of it, as of others."""
-    outcome: ToolOutcome = await workflow.execute_local_activity(
+    outcome = await workflow.execute_local_activity(
         ACTIVITY_TOOL,
         sent(task),
-        result_type=ToolOutcome,
+        result_type=dict,
         start_to_close_timeout=timedelta(seconds=policy.timeout) + LOCAL_GRACE,
         retry_policy=ONCE,
         cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
     )
-    return outcome
+    return unpacked(ToolOutcome, outcome)
 
 
 def _error(plan: CallPlan, error: dict[str, Any]) -> ToolOutcome:

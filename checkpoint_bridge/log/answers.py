@@ -96,8 +96,7 @@ def answer_entry(
     for key in ("responseId", "history"):
         if answer.outcome.get(key) is not None:
             data[key] = answer.outcome[key]
-    if answer.ref is None:
-        data["message"] = answer.message
+    data["message"] = answer.message
     entry = Entry(
         [
             *_header_events(answer.outcome.get("header")),
@@ -140,13 +139,13 @@ def result_entry(
 ) -> Entry:
     """Results of calls in call order, a save after each: ``(seq, index, message, ref)``.
 
-    Either the message or the reference to it is given. ``last`` ends the step, when no other
+    The message, the reference to it, or both are given. ``last`` ends the step, when no other
     call of its turn waits.
     """
     entry = Entry()
     for seq, index, message, ref in results:
         data: dict[str, Any] = {"seq": seq, "index": index}
-        if message is not None and ref is None:
+        if message is not None:
             data["message"] = message
         entry.events.append(NewEvent(ev.TOOL_RESULT, data, ref=ref))
         entry.save(ev.IN_PROGRESS, TOOL_CALLS)

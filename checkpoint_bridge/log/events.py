@@ -104,7 +104,8 @@ class NewEvent:
     type: str
     data: dict[str, Any]
     ref: str | None = None
-    """SHA-256 of the content's JSON, hex; ``data`` then lacks the key of :data:`BULK`."""
+    """SHA-256 of the content's JSON, hex; ``data`` then need not have the key of
+    :data:`BULK`."""
 
 
 @dataclass
@@ -174,15 +175,19 @@ def is_of_application(type_: str) -> bool:
     return bool(name) and prefix not in _RESERVED
 
 
+# Made once: json.dumps makes one for each call.
+_ENCODER = json.JSONEncoder(
+    ensure_ascii=True, allow_nan=False, separators=(",", ":"), sort_keys=True
+)
+
+
 def dump(value: Any) -> str:
     """JSON as the store keeps it: ASCII, no spaces, keys sorted, so equal values are equal text.
 
     Raises:
         ValueError: a number is NaN or infinite, which no JSON can say.
     """
-    return json.dumps(
-        value, ensure_ascii=True, allow_nan=False, separators=(",", ":"), sort_keys=True
-    )
+    return _ENCODER.encode(value)
 
 
 def is_plain_json(value: Any) -> bool:

@@ -269,8 +269,10 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
     def _follow(self, batch: Batch) -> None:
         """Fold what was just appended, so that the next step need not read it again."""
         cached = self._states.get(batch.log_id)
-        if cached is None or cached.through != batch.head or any(e.ref for e in batch.events):
+        if cached is None or cached.through != batch.head:
             return
+        if any(each.ref and ev.BULK[each.type] not in each.data for each in batch.events):
+            return  # it would have to be read anyway
         # As it will be read: a mirror is to get the same bytes from any worker.
         new = [
             Event(seq, event.type, batch.time_ms, json.loads(ev.dump(event.data)))

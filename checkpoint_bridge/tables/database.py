@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol
 
 from sqlalchemy import create_engine, event, inspect, select, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool, StaticPool
 
@@ -427,7 +428,12 @@ def _sqlite_engine(url: URL, begin: str, *, in_memory: bool = False) -> Engine:
 
     @event.listens_for(engine, "begin")
     def on_begin(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
+        # The driver's own: through SQLAlchemy it costs more than all else that it does.
+        driver: Any = connection.connection.dbapi_connection
+        try:
+            driver.execute(begin)
+        except sqlite3.Error as error:
+            raise OperationalError(begin, None, error) from error
 
     return engine
 

@@ -83,7 +83,7 @@ async def test_a_step_with_one_call(bench: Bench) -> None:
         "local activities": 0,
         "read transactions": 1,
         "write transactions": 3,
-        "statements": 16,
+        "statements": 12,
     }
 
 
@@ -96,7 +96,7 @@ async def test_a_step_with_a_local_call(bench: Bench) -> None:
         "local activities": 1,
         "read transactions": 1,
         "write transactions": 3,
-        "statements": 16,
+        "statements": 12,
     }
 
 
