@@ -10,6 +10,7 @@ from temporalio.client import Client as TemporalClient
 
 from perdure.activities.wire import INPUT_REF
 from perdure.checkpoint_bridge.errors import (
+    ConfigurationError,
     SessionAwaitingApprovalError,
     SessionConflictError,
 )
@@ -367,6 +368,12 @@ class _Connecting:
             if isinstance(store, str)
             else store
         )
+        if not isinstance(sessions, SqlStore):
+            msg = f"store is an address such as sqlite:///perdure.db, or a SqlStore, not {store!r}."
+            raise ConfigurationError(msg, field="store")
+        if temporal is not None and not isinstance(temporal, (str, TemporalClient)):
+            msg = f"temporal is HOST:PORT or a connected Temporal client, not {temporal!r}."
+            raise ConfigurationError(msg, field="temporal")
         resources = contextlib.AsyncExitStack()
         await sessions.open()
         try:

@@ -47,7 +47,7 @@ def count_model_call(facts: RunFacts) -> None:
         TurnEndError: the turn has made all that it may.
     """
     if facts.max_model_calls and facts.model_calls >= facts.max_model_calls:
-        msg = f"The turn has made the {facts.max_model_calls} model calls that it may make."
+        msg = f"The turn may make no more model calls than {facts.max_model_calls}."
         raise TurnEndError(LimitReachedError(msg, code="model_call_limit"))
     facts.model_calls += 1
 

@@ -169,10 +169,11 @@ class Turns(SessionPart):
         """What is unfinished: ``{status, approval_id}``; ``None`` when nothing is.
 
         ``status`` is ``in-progress`` (it goes on, or it can be resumed) or ``awaiting-approval``.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
         """
-        row = await self.store.session(self.session_id)
-        if row is None:
-            return None
+        row = await self._row()
         if row.status == AWAITING_APPROVAL:
             return {"status": row.status, "approval_id": row.approval_id}
         state = await self.store.state(row.log_id, row.head)
@@ -189,13 +190,16 @@ class Turns(SessionPart):
             Whether there was something to discard.
 
         Raises:
+            SessionNotFoundError: there is no such session.
             SessionBusyError: somebody keeps starting new runs.
         """
         ending = Ending({"kind": ABORTED}, answer_calls=True, discard=True)
         for _ in range(_TRIES):
-            await self.interrupt()
+            interrupted = await self.interrupt()
             row = await self.store.session(self.session_id)
-            if row is None or await self.pending() is None:
+            if row is None:
+                return interrupted  # before it had begun
+            if await self.pending() is None:
                 return False
             with contextlib.suppress(LogConflictError):
                 await close_turn(self.store, row, ending, time_ms=now_ms())
@@ -210,9 +214,13 @@ class Turns(SessionPart):
 
         Returns:
             Whether a turn went on.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
         """
         running = await self.client.running(self.session_id)
         if running is None:
+            await self._row()
             return False
         await running.cancel()
         await _end_of(running)

@@ -80,8 +80,12 @@ async def test_f42_a_turn_goes_on_without_its_client(bench: Bench, talk: Session
         await talk.send([])
     with pytest.raises(ConfigurationError, match="reject, queue, wait"):
         await talk.send("x", turn_policy="never")  # type: ignore[arg-type]
+    nobody = bench.client.sessions.get("nobody")
+    for asked in (nobody.pending(), nobody.interrupt(), nobody.discard_pending()):
+        with pytest.raises(SessionNotFoundError):
+            await asked
     with pytest.raises(SessionNotFoundError):
-        await bench.client.sessions.get("nobody").send("x")
+        await nobody.send("x")
 
 
 async def test_f43_submit_gives_the_sequence_of_the_turns_start(
@@ -247,9 +251,7 @@ async def test_f9_interrupt_ends_the_turn_and_keeps_the_session(
 async def test_f70_a_paused_turn_is_discarded(bench: Bench, talk: Session) -> None:
     model = bench.model([call("look"), call("gated")], "Done.")
     async with bench.serving(Agent("agent", provider=model, tools=[look, gated])):
-        assert await talk.pending() is None
         assert await talk.resume() is None
-        assert not await talk.discard_pending()
         paused = await talk.send("Go", agent="agent")
         waiting = {"status": "awaiting-approval", "approval_id": paused.approval_id}
         assert await talk.pending() == waiting
@@ -258,6 +260,7 @@ async def test_f70_a_paused_turn_is_discarded(bench: Bench, talk: Session) -> No
         assert await talk.discard_pending()
         assert await talk.pending() is None
         assert await talk.resume() is None
+        assert not await talk.discard_pending()
         assert await bench.client.approvals.list() == []
         result = await talk.send("Something else")
     assert (result.text, result.steps) == ("Done.", 1)
