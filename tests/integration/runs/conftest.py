@@ -208,6 +208,7 @@ class Bench:
         replayer = Replayer(
             workflows=[AgentWorkflow],
             workflow_runner=perdure.worker.workflow_runner(),
+            debug_mode=True,  # a busy machine is no deadlock; a worker would just try again
             data_converter=self.temporal.data_converter,
         )
         for session_id in session_ids:

@@ -65,7 +65,7 @@ async def test_an_existing_worker_gains_agents(bench: Bench, where: str) -> None
         )
     assert (result.text, theirs) == ("Done.", "theirs")
     # The same object makes a replayer.
-    replayer = Replayer(workflows=[], plugins=[plugin])
+    replayer = Replayer(workflows=[], plugins=[plugin], debug_mode=True)
     for history in await bench.histories():
         await replayer.replay_workflow(history)
 

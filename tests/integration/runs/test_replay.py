@@ -35,6 +35,14 @@ def read(file: Path) -> list[Any]:
     return histories
 
 
+def new_replayer() -> Replayer:
+    return Replayer(
+        workflows=[AgentWorkflow],
+        workflow_runner=perdure.worker.workflow_runner(),
+        debug_mode=True,  # a busy machine is no deadlock
+    )
+
+
 def recorder() -> Any:
     spec = importlib.util.spec_from_file_location("record_histories", FOLDER / "record.py")
     assert spec is not None
@@ -48,7 +56,7 @@ def recorder() -> Any:
 async def test_r20_recorded_histories_replay(file: Path, shorten: Callable[..., None]) -> None:
     if file.stem.startswith("rolled-over"):
         shorten(recorder().ROLL_OVER_AFTER)
-    replayer = Replayer(workflows=[AgentWorkflow], workflow_runner=perdure.worker.workflow_runner())
+    replayer = new_replayer()
     for history in read(file):
         started = history["events"][0]["workflowExecutionStartedEventAttributes"]
         await replayer.replay_workflow(WorkflowHistory.from_json(started["workflowId"], history))
@@ -61,7 +69,7 @@ def test_there_is_a_history_of_every_kind() -> None:
 async def test_a_replay_would_notice() -> None:
     """The runs that rolled over do not replay where they would not have."""
     history = read(FOLDER / "rolled-over.json")[0]
-    replayer = Replayer(workflows=[AgentWorkflow], workflow_runner=perdure.worker.workflow_runner())
+    replayer = new_replayer()
     with pytest.raises(Exception, match="Nondeterminism"):
         await replayer.replay_workflow(WorkflowHistory.from_json("rolled-over", history))
 
@@ -106,6 +114,6 @@ async def test_a_live_run_replays(bench: Bench, session: str) -> None:
         while paused.approval_id is not None:
             paused = await bench.client.approvals.resolve(paused.approval_id, approved=True)
     (history,) = await bench.histories()
-    replayer = Replayer(workflows=[AgentWorkflow], workflow_runner=perdure.worker.workflow_runner())
+    replayer = new_replayer()
     result = await replayer.replay_workflow(history)
     assert result.replay_failure is None
