@@ -168,7 +168,9 @@ async def test_a_long_run_is_waited_for_left_alone_cancelled_and_deleted(
     cancelled = await perdure("cancel", session)
     assert cancelled.code == 0
     assert "was stopped" in cancelled.errors
-    assert re.search(r"last run +cancelled\n", (await perdure("show", session)).out)
+    shown = await perdure("show", session)
+    assert re.search(r"last run +cancelled\n", shown.out)
+    assert f"Go on with it: perdure resume {session}" in shown.errors
     assert (await perdure("cancel", session)).code == 0
     unasked = await perdure("delete", session)
     assert unasked.code == 2
