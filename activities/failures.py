@@ -74,9 +74,9 @@ def boundary(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
                 msg = "The worker was told to stop in the middle of it."
                 raise ApplicationError(msg, type=WORKER_SHUTDOWN) from None
             raise
-        except ApplicationError:
+        except (ApplicationError, GeneratorExit):
             raise
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - ends no worker
+        except BaseException as error:  # noqa: BLE001 - it ends no worker
             # A mistake of ours would be made again at every attempt: the run fails, and can be
             # resumed by a worker that has it mended.
             activity.logger.exception("%s failed unexpectedly", function.__name__)

@@ -228,7 +228,9 @@ class ModelCall(Deps):
             return await agent.provider.generate(request)
         except PerdureError as error:
             failure = error
-        except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             # A provider of one's own may raise anything; only a cancel of ours goes on as one.
             current = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and (

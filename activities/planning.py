@@ -53,6 +53,12 @@ def parse_arguments(tool: Tool, raw: str) -> BaseModel | dict[str, Any]:
             for issue in issues
         )
         return tool_error_result("validation", tool.name, summary, issues=issues)
+    except BaseException as error:  # noqa: BLE001 - a validator of the user's own raises anything
+        # Of what it raises, pydantic takes ValueError and AssertionError alone as a refusal.
+        name = type(error).__name__
+        activity.logger.exception("The arguments' checks of %s raised %s", tool.name, name)
+        message = f"The tool's checks of the arguments raised {name}."
+        return tool_error_result("validation", tool.name, message)
 
 
 def _no_constant(name: str) -> Any:
@@ -144,7 +150,7 @@ def _needs_approval(tool: Tool, arguments: BaseModel) -> bool:
         return tool.needs_approval
     try:
         return bool(tool.needs_approval(arguments))
-    except (Exception, SystemExit, KeyboardInterrupt):  # noqa: BLE001 - as below
+    except BaseException:  # noqa: BLE001 - as below
         # Whatever it was, the answer is to ask: a broken gate must not let a payment through.
         activity.logger.exception("The approval predicate of %s raised; asking a person", tool.name)
         return True

@@ -92,7 +92,7 @@ def show_session(
     as_json: JsonOption = False,
 ) -> int:
     """Show a session: its facts, its conversation, and what it waits for."""
-    from perdure.results import CANCELLED, FAILED, SessionInfo
+    from perdure.results import CANCELLED, FAILED, INTERRUPTED, SessionInfo
 
     async def read(opened: SqlStore) -> tuple[SessionInfo, Checkpoint | None, list[Any]]:
         row = await session_row(opened, session)
@@ -113,7 +113,7 @@ def show_session(
     for each in pending:
         show("", render.approvals([each]))
         note(f"Approve it with: {Where(store).command('approve', each.id)}")
-    if info.state in (FAILED, CANCELLED):
+    if info.state in (FAILED, CANCELLED, INTERRUPTED):
         note(f"Go on with it: {Where(store).command('resume', session)}")
     return exits.DONE
 

@@ -301,11 +301,14 @@ async def test_a_predicate_on_the_validated_arguments(bench: Bench, session: str
     assert kinds == ["validation"]
 
 
-async def test_a_predicate_that_raises_asks(bench: Bench, session: str) -> None:
+@pytest.mark.parametrize("error", [LookupError("no such rule"), BaseException("past every except")])
+async def test_a_predicate_that_raises_asks(
+    bench: Bench, session: str, error: BaseException
+) -> None:
     ran: list[str] = []
 
     def broken(_args: Any) -> bool:
-        raise LookupError("no such rule")
+        raise error
 
     @tool(needs_approval=broken)
     async def act(ctx: ToolContext) -> None:

@@ -72,6 +72,7 @@ async def test_retry_after_is_what_counts(bench: Bench, session: str) -> None:
         SystemExit("a provider that gives up"),
         asyncio.CancelledError("of its own"),
         KeyError("choices"),
+        BaseException("past every except"),
     ],
 )
 async def test_what_cannot_be_mended_fails_at_once(

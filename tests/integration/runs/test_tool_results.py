@@ -10,10 +10,10 @@ import uuid
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from perdure import Agent, tool
 from perdure.testing import call
@@ -224,6 +224,27 @@ async def test_what_is_raised_past_every_except(bench: Bench, session: str) -> N
     results = [json.loads(message["content"]) for message in await bench.results()]
     assert [(each["kind"], each["error"]) for each in results] == [("execution", n) for n in names]
     assert sorted(ran) == sorted(names)
+
+
+@pytest.mark.parametrize("error", [KeyError("a rate that is not there"), OwnExit()])
+async def test_a_validator_that_raises(bench: Bench, session: str, error: BaseException) -> None:
+    """A bug in a tool's checks, which arguments of the model's bring out, is no end of the run."""
+
+    def check(_currency: str) -> str:
+        raise error
+
+    @tool(read_only=True)
+    def convert(currency: Annotated[str, AfterValidator(check)]) -> str:
+        return currency
+
+    model = bench.model([call("convert", {"currency": "XYZ"})], "Done.")
+    async with bench.serving(Agent("agent", provider=model, tools=[convert])):
+        result = await bench.client.execute("agent", "Go", session_id=session)
+    assert result.text == "Done."
+    (message,) = await bench.results()
+    refused = json.loads(message["content"])
+    assert refused["kind"] == "validation"
+    assert type(error).__name__ in refused["message"]
 
 
 async def test_an_async_function_in_a_plain_wrapper(bench: Bench, session: str) -> None:
