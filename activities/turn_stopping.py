@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
@@ -80,7 +81,9 @@ class TurnStopping(Deps):
             given = await hook(context)
             name = getattr(hook, "__name__", type(hook).__name__)
             return [_message(each, name) for each in given or ()]
-        except Exception:  # noqa: BLE001 - it is the user's code
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException:  # noqa: BLE001 - it is the user's code
             activity.logger.exception("on_turn_stopping of %s failed", task.agent)
             return []
 

@@ -304,9 +304,12 @@ async def test_f41_a_hook_remembers_another_session(bench: Bench, session: str) 
         await bench.client.sessions.messages("nobody")
 
 
-async def test_f41_a_hook_that_fails_ends_no_run(bench: Bench, session: str) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("no memory"), SystemExit("no memory")])
+async def test_f41_a_hook_that_fails_ends_no_run(
+    bench: Bench, session: str, error: BaseException
+) -> None:
     async def broken(_: TurnContext) -> list[UserMessage | str]:
-        raise RuntimeError("no memory")
+        raise error
 
     model = by_question(bench)
     async with bench.serving(Agent("b", provider=model, on_turn_stopping=broken)):
