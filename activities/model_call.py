@@ -225,7 +225,11 @@ class ModelCall(Deps):
         self, agent: Agent, request: ModelRequest, task: ModelTask
     ) -> ModelResponse:
         try:
-            return await agent.provider.generate(request)
+            answer = await agent.provider.generate(request)
+            if not isinstance(answer, ModelResponse):
+                msg = f"it gave {type(answer).__name__}, not a ModelResponse"
+                raise TypeError(msg)
+            return answer
         except PerdureError as error:
             failure = error
         except GeneratorExit:

@@ -45,7 +45,10 @@ def load_agents(app: str, *, show_traceback: bool = False) -> list[Agent]:
     found = _agents_in(module) if attribute is None else _agents_at(module, source, attribute)
     if not found:
         msg = f"{app} holds no agent."
-        hint = "Make one at the top level: my_agent = Agent('name', model='openai/…')."
+        hint = (
+            "Make one at the top level: my_agent = Agent('name', model='openai/…'); "
+            "name a list of them: FILE.py:agents."
+        )
         raise ConfigurationError(msg, field="app", hint=hint)
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +17,7 @@ from perdure.checkpoint_bridge.errors import (
 from perdure.testing import ModelResponse, attempts, call
 
 if TYPE_CHECKING:
+    from perdure.activities.providers.base import ModelRequest
     from tests.integration.runs.conftest import Bench
 
 
@@ -194,3 +195,13 @@ async def test_a_provider_that_does_not_count(bench: Bench, session: str) -> Non
     usage = result.usage.to_json()
     assert usage["estimated"] is True
     assert usage["inputTokens"] > 20
+
+
+async def test_a_provider_that_gives_something_else(bench: Bench, session: str) -> None:
+    class Odd:
+        async def generate(self, _: ModelRequest) -> Any:
+            return {"text": "Hello."}
+
+    async with bench.serving(Agent("agent", provider=Odd())):
+        with pytest.raises(ProviderError, match="it gave dict, not a ModelResponse"):
+            await bench.client.execute("agent", "Go", session_id=session)
