@@ -225,7 +225,7 @@ class ModelCall(Deps):
         self, agent: Agent, request: ModelRequest, task: ModelTask
     ) -> ModelResponse:
         try:
-            answer = await agent.provider.generate(request)
+            answer: object = await agent.provider.generate(request)
             if not isinstance(answer, ModelResponse):
                 msg = f"it gave {type(answer).__name__}, not a ModelResponse"
                 raise TypeError(msg)
