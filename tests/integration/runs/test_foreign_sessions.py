@@ -268,7 +268,7 @@ async def test_what_waits_there_is_decided_here(bench, tmp_path, approved):
             await client.execute("trip", "Well?", session_id=SESSION)
         assert refused.value.approval_id == "their-approval"
         (waiting,) = await client.approvals.list()
-        assert waiting.to_json() == approval["pending"]
+        assert waiting.to_json() == {**approval["pending"], "sessionId": SESSION}
         assert await bench.record(SESSION) == record
         result = await client.approvals.resolve(waiting.id, approved=approved, note="ok")
         assert result.text == "Booked."
