@@ -29,7 +29,7 @@ class EffectStore(StorePart):
         self, effect_id: EffectId, *, session_id: str, run_id: str, name: str
     ) -> Effect:
         """Mark an effect as started, or give its outcome (see :func:`.ledger.begin_effect`)."""
-        return await self.database.write(
+        return await self.database.write_quick(
             ledger.begin_effect,
             effect_id,
             session_id=session_id,
@@ -56,7 +56,7 @@ class EffectStore(StorePart):
             made.append(record(effect, head))
             return made[-1]
 
-        effect = await self.database.write(
+        effect = await self.database.write_quick(
             ledger.end_effect,
             effect_id,
             session_id=session_id,
@@ -75,13 +75,13 @@ class EffectStore(StorePart):
         self, effect_id: EffectId, attempt: dict[str, Any], *, name: str
     ) -> list[dict[str, Any]]:
         """Add a failed attempt of an effect; returns all of them."""
-        return await self.database.write(
+        return await self.database.write_quick(
             ledger.note_attempt, effect_id, attempt, name=name, time_ms=now_ms()
         )
 
     async def effect(self, effect_id: EffectId) -> Effect | None:
         """The ledger's row, or ``None`` when the effect was never begun."""
-        return await self.database.read(ledger.find_effect, effect_id)
+        return await self.database.read_quick(ledger.find_effect, effect_id)
 
     async def log_uid(self, log_id: int) -> str:
         """The log's random id: part of the idempotency keys of its calls."""

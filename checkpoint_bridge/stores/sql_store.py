@@ -242,7 +242,7 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
 
     async def append(self, batch: Batch) -> int:
         """Append to a log (see :func:`.event_log.append`); returns its length after it."""
-        end = await self.database.write(append, batch, keep_saves=self.keep_saves)
+        end = await self.database.write_quick(append, batch, keep_saves=self.keep_saves)
         await self.appended(batch, end)
         return end
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from sqlalchemy.pool import NullPool, StaticPool
 from perdure.checkpoint_bridge.errors import ConfigurationError, LogConflictError, StorageError
 from perdure.checkpoint_bridge.tables.schema import SCHEMA_REVISION, VERSION_TABLE
 from perdure.checkpoint_bridge.tables.sealing import Cipher, refuse_sealed
-from perdure.checkpoint_bridge.tables.sqlite_file import read_schema, reason_of
+from perdure.checkpoint_bridge.tables.sqlite_file import is_locked, read_schema, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterator
@@ -58,6 +59,10 @@ connections, more of them at need, and seconds until none is free or one is made
 
 _BUSY_SECONDS = 30
 """How long a SQLite writer waits for another process's transaction."""
+
+_SLOW_SECONDS = 0.05
+_REST_SECONDS = 30.0
+"""After a quick transaction that took longer than the first, they go to threads for this long."""
 
 
 def parse_store_url(url: str) -> URL:
@@ -163,6 +168,25 @@ class Database:
         backend = await self.open(write=True)
         with self._errors():
             return await backend.run(_call(use, args, kwargs), write=True)
+
+    async def read_quick(
+        self, use: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """As :meth:`read`, for a few rows by their keys."""
+        backend = await self.open()
+        with self._errors():
+            return await backend.run_quick(_call(use, args, kwargs), write=False)
+
+    async def write_quick(
+        self, use: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """As :meth:`write`, for a few rows: what a run does at each of its steps.
+
+        ``use`` can be called twice, the first time for nothing.
+        """
+        backend = await self.open(write=True)
+        with self._errors():
+            return await backend.run_quick(_call(use, args, kwargs), write=True)
 
     def read_now(
         self, use: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
@@ -304,6 +328,8 @@ class _Backend(Protocol):
 
     async def run(self, use: Callable[[Connection], R], *, write: bool) -> R: ...
 
+    async def run_quick(self, use: Callable[[Connection], R], *, write: bool) -> R: ...
+
     def attach(self, cipher: Cipher) -> None: ...
 
     async def close(self) -> None: ...
@@ -319,6 +345,11 @@ class _Sqlite:
         # What is in memory is in one connection, so its readers wait for the writer too.
         self._read_threads = self._write_thread if in_memory else threads(_READERS)
         self._read_engine = self._write_engine if in_memory else _sqlite_engine(url, "BEGIN")
+        self._quick_engines: dict[bool, Engine] = {}
+        if not in_memory:  # which is another thread's
+            for write, begin in ((True, "BEGIN IMMEDIATE"), (False, "BEGIN")):
+                self._quick_engines[write] = _sqlite_engine(url, begin, busy=0)
+        self._rests_until = 0.0
         self._mine = threading.local()
         self._held: set[Connection] = set()
 
@@ -328,34 +359,58 @@ class _Sqlite:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(threads, self._transaction, engine, use)
 
+    async def run_quick(self, use: Callable[[Connection], R], *, write: bool) -> R:
+        """Run it here and now, unless somebody has the file or the disk is slow.
+
+        Handing a transaction to a thread and back costs more than the transaction: the threads
+        wait for each other's turn with the interpreter.
+        """
+        await asyncio.sleep(0)  # others have their turn between two of them
+        began = time.monotonic()
+        if not self._quick_engines or began < self._rests_until:
+            return await self.run(use, write=write)
+        try:
+            return self._transaction(self._quick_engines[write], use)
+        except OperationalError as error:
+            if not is_locked(error):
+                raise
+        finally:
+            if time.monotonic() - began > _SLOW_SECONDS:
+                self._rests_until = time.monotonic() + _REST_SECONDS
+        return await self.run(use, write=write)
+
     def _transaction(self, engine: Engine, use: Callable[[Connection], R]) -> R:
-        """Each thread holds its connection: taking one from the pool costs a transaction's time."""
-        connection: Connection | None = getattr(self._mine, "connection", None)
+        """Each thread holds its connections: taking one from the pool costs as much again."""
+        mine: dict[Engine, Connection] = self._mine.__dict__.setdefault("connections", {})
+        connection = mine.get(engine)
         if connection is None:
-            connection = self._mine.connection = engine.connect()
+            connection = mine[engine] = engine.connect()
             self._held.add(connection)
         try:
             with connection.begin():
                 return use(connection)
         except SQLAlchemyError:
             # Perhaps it is the connection that is broken; the next transaction has a new one.
-            self._mine.connection = None
+            del mine[engine]
             self._held.discard(connection)
             with contextlib.suppress(SQLAlchemyError):
                 connection.close()
             raise
 
     def attach(self, cipher: Cipher) -> None:
-        for engine in (self._write_engine, self._read_engine):
+        for engine in self._engines():
             cipher.attach(engine.dialect)
+
+    def _engines(self) -> list[Engine]:
+        return [self._write_engine, self._read_engine, *self._quick_engines.values()]
 
     async def close(self) -> None:
         for threads in (self._write_thread, self._read_threads):
             await asyncio.to_thread(threads.shutdown)
         for connection in self._held:
             connection.close()
-        self._write_engine.dispose()
-        self._read_engine.dispose()
+        for engine in self._engines():
+            engine.dispose()
 
 
 class _Postgres:
@@ -370,6 +425,8 @@ class _Postgres:
         engine = self._engine if write else self._read_engine
         async with engine.begin() as connection:
             return await connection.run_sync(use)
+
+    run_quick = run
 
     def attach(self, cipher: Cipher) -> None:
         cipher.attach(self._engine.sync_engine.dialect)
@@ -409,11 +466,13 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
     command.upgrade(config, revision)
 
 
-def _sqlite_engine(url: URL, begin: str, *, in_memory: bool = False) -> Engine:
+def _sqlite_engine(
+    url: URL, begin: str, *, in_memory: bool = False, busy: float = _BUSY_SECONDS
+) -> Engine:
     """Take transactions out of the driver's hands, and make commits survive a power cut."""
     engine = create_engine(
         url,
-        connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False},
+        connect_args={"timeout": busy, "check_same_thread": False},
         **({"poolclass": StaticPool} if in_memory else {"pool_size": _READERS}),
     )
 

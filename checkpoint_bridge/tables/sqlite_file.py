@@ -18,7 +18,7 @@ from perdure.checkpoint_bridge.tables.schema import VERSION_TABLE
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["SqliteSchema", "read_schema", "reason_of"]
+__all__ = ["SqliteSchema", "is_locked", "read_schema", "reason_of"]
 
 _BUSY_SECONDS = 30
 _WAL = b"\2\2"
@@ -100,6 +100,12 @@ def _what_is_wrong(path: Path, error: sqlite3.Error) -> str:
     if "not a database" in str(error):
         return f"{path} is not a SQLite database."
     return f"The store {path} cannot be used: {error}"
+
+
+def is_locked(error: DBAPIError) -> bool:
+    """Whether somebody else has a SQLite file just now."""
+    code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def reason_of(error: SQLAlchemyError) -> str:

@@ -39,9 +39,12 @@ class Counted(SqlStore):
     async def count(self) -> None:
         backend: Any = await self.database.open(write=True)
         for name in ("read", "write"):
-            engine = getattr(backend, f"_{name}_engine")
-            event.listen(engine, "begin", self._counter(f"{name} transactions"))
-            event.listen(engine, "before_cursor_execute", self._counter("statements"))
+            for engine in (
+                getattr(backend, f"_{name}_engine"),
+                backend._quick_engines[name == "write"],
+            ):
+                event.listen(engine, "begin", self._counter(f"{name} transactions"))
+                event.listen(engine, "before_cursor_execute", self._counter("statements"))
 
     def _counter(self, name: str) -> Any:
         def count(*_: Any) -> None:
