@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from temporalio import workflow
+from temporalio.exceptions import FailureError
 
 from perdure.activities.wire import SIGNAL_RESOLVE, WORKFLOW, Delegation, RunOutcome
 from perdure.workflows.requests import read_report
@@ -77,10 +79,17 @@ async def run_agent(
             result_type=RunOutcome,
             static_summary=f"{agent}: {session_id}"[:_SUMMARY_LENGTH],
         )
-    finally:
-        if on_approval is not None:
-            workflow.set_signal_handler(signal, None)
+    except (FailureError, asyncio.CancelledError):
+        # Not in a `finally`, which also runs where a worker forgets the workflow: outside of it.
+        _stop_hearing(signal, on_approval)
+        raise
+    _stop_hearing(signal, on_approval)
     return outcome
+
+
+def _stop_hearing(signal: str, on_approval: OnApproval | None) -> None:
+    if on_approval is not None:
+        workflow.set_signal_handler(signal, None)
 
 
 class _Handler:

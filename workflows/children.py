@@ -153,13 +153,16 @@ class Children:
         self._running.add(session_id)
         try:
             outcome = await self._answer(plan, session_id, self._request(plan, session_id, place))
-        except ChildWorkflowError as error:
+        except (ChildWorkflowError, asyncio.CancelledError) as error:
+            # Not in a `finally`: a worker that forgets a run throws its coroutines away, and then
+            # there is no workflow to tell.
+            self._settled(session_id)
+            if isinstance(error, asyncio.CancelledError):
+                raise
             if is_cancelled_exception(error) and _is_cancelled():
                 raise
             return _failed(plan, error.cause)
-        finally:
-            self._running.discard(session_id)
-            self._forget(session_id)
+        self._settled(session_id)
         return await self._result(plan, session_id, outcome)
 
     def _request(self, plan: CallPlan, session_id: str, place: CallPlace) -> dict[str, Any]:
@@ -286,7 +289,8 @@ class Children:
             ordinary=True,
         )
 
-    def _forget(self, session_id: str) -> None:
+    def _settled(self, session_id: str) -> None:
+        self._running.discard(session_id)
         reports = self.waiting.values()
         self._drop([each.id for each in reports if is_within(each.session_id, session_id)])
 
