@@ -56,7 +56,8 @@ unit integration acceptance: %: $(VENV)/.dev  ## One tier
 
 ui: $(VENV)/.dev  ## Approve a run in the real Temporal UI, in headless Chromium
 	@command -v chromium || command -v google-chrome || \
-		{ apt-get update -qq && apt-get install -qq --no-install-recommends chromium; }
+		{ apt-get update -qq; DEBIAN_FRONTEND=noninteractive \
+		apt-get install -qq --no-install-recommends chromium fonts-liberation; }
 	$(BIN)/pytest tests/ui $(ARGS)
 
 docs: $(VENV)/.dev  ## Build the documentation's site into build/site
