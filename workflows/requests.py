@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio.converter import value_to_type
 
@@ -22,6 +22,8 @@ from perdure.checkpoint_bridge.errors import (
 from perdure.checkpoint_bridge.format.stable_json import MAX_NESTING, is_deeper
 from perdure.checkpoint_bridge.format.transcript import input_messages
 from perdure.checkpoint_bridge.log.events import ONCE, SESSION
+
+T = TypeVar("T")
 
 _STORED_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
 """Generated ids, those of forks, hold dots; so may any id that is in a store."""
@@ -101,12 +103,8 @@ def read_request(value: Any, workflow_id: str) -> RunRequest:
 def _delegation(value: Any) -> Delegation | None:
     if value is None:
         return None
-    try:
-        delegated: Delegation = value_to_type(Delegation, value)
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
-        msg = "delegated is what a workflow says that runs an agent; it is not for clients."
-        raise ConfigurationError(msg, field="delegated") from error
-    return delegated
+    msg = "delegated is what a workflow says that runs an agent; it is not for clients."
+    return _ours(Delegation, value, msg, field="delegated")
 
 
 def read_report(value: Any) -> Report:
@@ -115,12 +113,8 @@ def read_report(value: Any) -> Report:
     Raises:
         ConfigurationError: it is no report.
     """
-    try:
-        report: Report = value_to_type(Report, value)
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
-        msg = "A report comes from the run of a sub-agent, not from people."
-        raise ConfigurationError(msg, field="report") from error
-    return report
+    msg = "A report comes from the run of a sub-agent, not from people."
+    return _ours(Report, value, msg, field="report")
 
 
 def read_carry(value: Any) -> Carry | None:
@@ -131,12 +125,17 @@ def read_carry(value: Any) -> Carry | None:
     """
     if value is None:
         return None
+    msg = "The workflow takes one argument, the run request; a second one is not for clients."
+    return _ours(Carry, value, msg, field="input")
+
+
+def _ours(kind: type[T], value: Any, otherwise: str, *, field: str) -> T:
+    """What workflows of ours send each other; people are told that it is not for them."""
     try:
-        carry: Carry = value_to_type(Carry, value)
+        found: T = value_to_type(kind, value)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
-        msg = "The workflow takes one argument, the run request; a second one is not for clients."
-        raise ConfigurationError(msg, field="input") from error
-    return carry
+        raise ConfigurationError(otherwise, field=field) from error
+    return found
 
 
 def read_decision(value: Any) -> Decision:

@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import threading
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import httpx
@@ -42,7 +43,7 @@ READ_TIMEOUT_SECONDS = 600.0
 """Between two pieces of an answer; services think for minutes before the first one."""
 
 
-class HttpProvider:
+class HttpProvider(ABC):
     """What the HTTP providers share; a subclass adds the dialect.
 
     Arguments that are left out are read from the environment at each call, so a provider can be
@@ -102,9 +103,9 @@ class HttpProvider:
         """Whether calls go to the official service and not to a compatible one."""
         return self._base().host == httpx.URL(self.official_url).host
 
+    @abstractmethod
     def auth_headers(self, key: str) -> dict[str, str]:
         """The headers that carry the key; each dialect has its own."""
-        raise NotImplementedError
 
     def model_of(self, request: ModelRequest) -> str:
         """The model to ask, the request's or the default one."""
