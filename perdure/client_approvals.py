@@ -78,13 +78,11 @@ class ClientApprovals:
             ResumeToolMissingError: the call's tool is gone; the approval waits.
             PerdureError: the run failed after the decision; its session can be resumed.
         """
-        handle = await self.decide(
-            approval_id, approved=approved, note=note, by=by, result=result, scope=scope
-        )
-        outcome = await handle.result(after_approval=approval_id)
         decision = _decision(
             approval_id, approved=approved, note=note, by=by, result=result, scope=scope
         )
+        handle = await self._send(approval_id, decision)
+        outcome = await handle.result(after_approval=approval_id)
         if handle.unanswered and not await self._is_taken(approval_id, decision):
             # It went as a signal, which gives no answer, and another one came first.
             await self._undecided(approval_id)
@@ -108,6 +106,10 @@ class ClientApprovals:
         decision = _decision(
             approval_id, approved=approved, note=note, by=by, result=result, scope=scope
         )
+        return await self._send(approval_id, decision)
+
+    async def _send(self, approval_id: str, decision: dict[str, Any]) -> RunHandle:
+        """Bring a decision to the run that waits for it, as an update or, unanswered, a signal."""
         for _ in range(_TRIES):
             row = await self._undecided(approval_id)
             handle = await self._runs.running(row.session_id)
