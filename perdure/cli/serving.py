@@ -35,6 +35,7 @@ from perdure.cli.rollout import (
 )
 from perdure.cli.signals import StopSignals
 from perdure.cli.text import one_line
+from perdure.event_loop import run_server
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,7 +95,7 @@ def worker(
     rollout = Rollout(deployment, build_id, pinned, grace, ready_file)
     agents = load_agents(app, show_traceback=show_traceback)
     where = Where(store, temporal, namespace, task_queue, tuple(mirrors or ()))
-    asyncio.run(_work(agents, where, rollout))
+    run_server(_work(agents, where, rollout))
     return exits.DONE
 
 
@@ -118,7 +119,7 @@ def dev(
     export_telemetry()
     agents = load_agents(app, show_traceback=show_traceback)
     where = Where(store, task_queue=task_queue, mirrors=tuple(mirrors or ()))
-    asyncio.run(_develop(agents, where, ephemeral=ephemeral))
+    run_server(_develop(agents, where, ephemeral=ephemeral))
     return exits.DONE
 
 

@@ -13,6 +13,7 @@ from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.connection import connect_temporal, quiet_core
 from perdure.demo.ledger import WORKER, Ledger
 from perdure.demo.trip import trip_agent
+from perdure.event_loop import run_server
 from perdure.process import end_now, run_program
 from perdure.worker import serving
 
@@ -45,7 +46,7 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING)
     quiet_core()
     threading.Thread(target=end_with_the_demo, daemon=True).start()
-    asyncio.run(serve(given.temporal, given.store, Ledger(given.ledger)))
+    run_server(serve(given.temporal, given.store, Ledger(given.ledger)))
     return 0
 
 

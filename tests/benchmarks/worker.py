@@ -19,6 +19,7 @@ from perdure import Agent, tool
 from perdure.activities.providers.base import ModelRequest, ModelResponse
 from perdure.checkpoint_bridge.format.messages import text_of
 from perdure.checkpoint_bridge.stores.sql_store import SqlStore
+from perdure.event_loop import run_server
 from perdure.process import run_program
 from perdure.testing import call
 from perdure.tools import Tool
@@ -95,4 +96,5 @@ async def _serve(system: str, address: str, queue: str, store: str, folder: str)
 
 
 if __name__ == "__main__":
-    run_program(lambda: asyncio.run(_serve(*sys.argv[1:])))
+    serve = run_server if sys.argv[1] == "ours" else asyncio.run
+    run_program(lambda: serve(_serve(*sys.argv[1:])))
