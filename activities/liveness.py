@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -12,7 +11,7 @@ from temporalio import activity
 from perdure.checkpoint_bridge.errors import LogConflictError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -21,33 +20,31 @@ _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
 
 
-@contextlib.asynccontextmanager
-async def heartbeats() -> AsyncIterator[None]:
+class heartbeats:  # noqa: N801 - it is used like a function
     """Heartbeat three times in every heartbeat timeout while the block runs.
 
     Without it a dead worker could not be told from a slow call.
     """
-    timeout = activity.info().heartbeat_timeout
-    if timeout is None:
-        yield
-        return
 
-    loop = asyncio.get_running_loop()
-    every = timeout.total_seconds() / 3
+    def __enter__(self) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+        timeout = activity.info().heartbeat_timeout
+        if timeout is not None:
+            self._every = timeout.total_seconds() / 3
+            self._loop = asyncio.get_running_loop()
+            # The first one is not due at once: most calls are over before it.
+            self._wait()
 
-    timer: asyncio.TimerHandle
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
-    def beat() -> None:
-        nonlocal timer
+    def _wait(self) -> None:
+        self._timer = self._loop.call_later(self._every, self._beat)
+
+    def _beat(self) -> None:
         activity.heartbeat()
-        timer = loop.call_later(every, beat)
-
-    # The first one is not due at once: most calls are over before it.
-    timer = loop.call_later(every, beat)
-    try:
-        yield
-    finally:
-        timer.cancel()
+        self._wait()
 
 
 def kept_alive(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
@@ -55,7 +52,7 @@ def kept_alive(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]
 
     @functools.wraps(function)
     async def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        async with heartbeats():
+        with heartbeats():
             return await function(*args, **kwargs)
 
     return wrapper

@@ -96,7 +96,7 @@ class ModelCall(Deps):
         """
         task = received(ModelTask, given)
         agent = self.agent(task.agent)
-        async with heartbeats():
+        with heartbeats():
             turn = await self._ask(agent, task)
             if not turn.calls:
                 await tracing.tell_ends(self.store, task.session_id, task.log_id, task.through_seq)
@@ -197,7 +197,7 @@ class ModelCall(Deps):
         state = await until_stored(lambda: self.store.state(task.log_id, task.through_seq))
         config = _config(agent)
         record: dict[str, Any] = {}
-        if state.request_config is None or dump(state.request_config) != dump(config):
+        if state.request_text != dump(config):
             ref = await until_stored(lambda: self.store.put_content(config))
             reason = "initial" if state.request_config is None else "change"
             record["header"] = {"ref": ref, "reason": reason}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, partial
 from types import UnionType
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -23,16 +23,12 @@ def packed(value: Any) -> Any:
 
     What reads it puts the defaults in their places again. Messages and the like are not copied.
     """
-    if isinstance(value, list):
-        return [packed(each) for each in value]
-    if not is_dataclass(value):
-        return value
-    found = {}
     kind: Any = type(value)
-    for name, default in _defaults(kind):
+    found = {}
+    for name, default, write in _writers(kind):
         given = getattr(value, name)
         if given is not default and given != default:
-            found[name] = packed(given)
+            found[name] = given if write is None or given is None else write(given)
     return found
 
 
@@ -56,25 +52,36 @@ def unpacked(kind: type[T], value: Any) -> T:
 def _readers(kind: Any) -> dict[str, Callable[[Any], Any] | None]:
     """How each field is read; ``None``: as it is."""
     hints = get_type_hints(kind)
-    return {each.name: _reader(hints[each.name]) for each in fields(kind)}
-
-
-def _reader(hint: Any) -> Callable[[Any], Any] | None:
-    if is_dataclass(hint):
-        return partial(unpacked, cast("Any", hint))
-    inner = [read for read in map(_reader, get_args(hint)) if read is not None]
-    if not inner:
-        return None
-    (read,) = inner
-    if get_origin(hint) is list:
-        return lambda values: [read(each) for each in values]
-    assert get_origin(hint) is UnionType, "dataclasses are fields, lists or optional"
-    return read
+    return {
+        each.name: _converter(hints[each.name], lambda inner: partial(unpacked, inner))
+        for each in fields(kind)
+    }
 
 
 @cache
-def _defaults(kind: Any) -> list[tuple[str, Any]]:
-    return [(each.name, _default(each)) for each in fields(kind)]
+def _writers(kind: Any) -> list[tuple[str, Any, Callable[[Any], Any] | None]]:
+    """Each field, its default, and how it is written; ``None``: as it is."""
+    hints = get_type_hints(kind)
+    return [
+        (each.name, _default(each), _converter(hints[each.name], lambda _: packed))
+        for each in fields(kind)
+    ]
+
+
+def _converter(hint: Any, of: Callable[[Any], Callable[[Any], Any]]) -> Callable[[Any], Any] | None:
+    """How a field is converted, whose dataclasses are converted as ``of`` says."""
+    if is_dataclass(hint):
+        return of(hint)
+    inner = [each for each in (_converter(arg, of) for arg in get_args(hint)) if each is not None]
+    if not inner:
+        return None
+    (convert,) = inner
+    if get_origin(hint) is list:
+        return lambda values: [convert(each) for each in values]
+    if get_origin(hint) is dict:
+        return lambda values: {key: convert(each) for key, each in values.items()}
+    assert get_origin(hint) is UnionType, "dataclasses are fields, lists, dicts or optional"
+    return convert
 
 
 def _default(field: Any) -> Any:

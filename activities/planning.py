@@ -30,10 +30,18 @@ _SHOWN_LIMIT = 64 * 1024
 """Characters of changed arguments that travel with an approval."""
 
 
+def _no_constant(name: str) -> Any:
+    msg = f"{name} is not JSON"
+    raise ValueError(msg)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+
+
 def parse_arguments(tool: Tool, raw: str) -> BaseModel | dict[str, Any]:
     """Validated arguments, or the error object that the model gets."""
     try:
-        value = json.loads(raw, parse_constant=_no_constant) if raw.strip() else {}
+        value = _DECODER.decode(raw) if raw.strip() else {}
     except (ValueError, RecursionError) as error:
         message = f"The arguments are not valid JSON: {error}"
         return tool_error_result("validation", tool.name, message)
@@ -59,11 +67,6 @@ def parse_arguments(tool: Tool, raw: str) -> BaseModel | dict[str, Any]:
         activity.logger.exception("The arguments' checks of %s raised %s", tool.name, name)
         message = f"The tool's checks of the arguments raised {name}."
         return tool_error_result("validation", tool.name, message)
-
-
-def _no_constant(name: str) -> Any:
-    msg = f"{name} is not JSON"
-    raise ValueError(msg)
 
 
 def plan_calls(

@@ -12,6 +12,7 @@ trace context still reaches tools.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import weakref
@@ -30,6 +31,7 @@ VERSION = importlib.metadata.version(SCOPE)
 SCHEMA = "https://opentelemetry.io/schemas/1.37.0"
 
 _PROPAGATOR = TraceContextTextMapPropagator()
+_NOBODYS = trace.NoOpTracer()
 _given: ContextVar[tuple[int, int] | None] = ContextVar("perdure_span_ids", default=None)
 _tracers: weakref.WeakKeyDictionary[Any, Tracer] = weakref.WeakKeyDictionary()
 
@@ -117,6 +119,8 @@ class _GivenIds:
 
 def _tracer() -> Tracer:
     """Our tracer of the provider that is set now, with ids of ours where it lets us."""
+    if not is_on():
+        return _NOBODYS
     provider = trace.get_tracer_provider()
     tracer = _tracers.get(provider)
     if tracer is None:
@@ -125,8 +129,7 @@ def _tracer() -> Tracer:
         tracer = getattr(tracer, "_tracer", tracer)
         if hasattr(tracer, "id_generator"):
             tracer.id_generator = _GivenIds(tracer.id_generator)
-        if is_on():
-            _tracers[provider] = tracer
+        _tracers[provider] = tracer
     return tracer
 
 
@@ -138,6 +141,7 @@ def _is_sampled(trace_id: int, name: str) -> bool:
     return bool(sampler.should_sample(None, trace_id, name).decision.is_sampled())
 
 
+@functools.lru_cache(maxsize=1_000)  # each call of a run asks for the same one
 def _span_context(traceparent: str) -> trace.SpanContext:
     carrier = {"traceparent": traceparent}
     context = _PROPAGATOR.extract(carrier, otel_context.Context())

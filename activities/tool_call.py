@@ -92,7 +92,7 @@ class ToolCall(Deps):
                 )
             )
 
-        async with heartbeats():
+        with heartbeats():
             effect = await until_stored(
                 lambda: self.store.begin_effect(
                     effect_id, session_id=task.session_id, run_id=task.run_id, name=task.tool

@@ -25,6 +25,7 @@ from perdure.checkpoint_bridge.log.turn_states import FAILED, turn_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from opentelemetry.trace import Span
 
@@ -53,12 +54,17 @@ class CallSpan:
         self.is_over = False
         """Whether its outcome is known, so that the span is to be exported."""
         self.error = ""
-        span.set_attributes(attributes)
+        if span.is_recording():
+            span.set_attributes(attributes)
 
     def answered(self, request: ModelRequest, outcome: Mapping[str, Any], effect: Effect) -> None:
         """Note what a model answered."""
         self.is_over = True
         usage = outcome.get("usage") or {}
+        self.attributes |= _known({"gen_ai.response.model": outcome.get("model")})
+        note_tokens(usage, self.attributes)
+        if not self.span.is_recording():
+            return
         response = {
             "gen_ai.response.model": outcome.get("model"),
             "gen_ai.response.id": outcome.get("responseId"),
@@ -67,8 +73,6 @@ class CallSpan:
             "gen_ai.usage.output_tokens": usage.get("outputTokens"),
         }
         self.span.set_attributes(_known(response))
-        self.attributes |= _known({"gen_ai.response.model": outcome.get("model")})
-        note_tokens(usage, self.attributes)
         if effect.attempts:
             codes = [str((each.get("error") or {}).get("code")) for each in effect.attempts]
             self.span.set_attribute("perdure.failed_attempts", codes)
@@ -81,12 +85,11 @@ class CallSpan:
         message = effect.message or {}
         if message.get("isError"):
             self.error = genai.error_of(message)
-        if captures():
+        if self.span.is_recording() and captures():
             self.span.set_attributes(genai.tool_content(arguments, message))
 
 
-@contextlib.contextmanager
-def chat(agent: Agent, task: ModelTask, effect: Effect) -> Iterator[CallSpan]:
+def chat(agent: Agent, task: ModelTask, effect: Effect) -> AbstractContextManager[CallSpan]:
     """The span of a model call, around one attempt to make it."""
     model = agent.request_model
     attributes = {
@@ -97,24 +100,23 @@ def chat(agent: Agent, task: ModelTask, effect: Effect) -> Iterator[CallSpan]:
     name = f"chat {model}".rstrip()
     key = f"{task.log_id}.{task.through_seq} chat"
     span = spans.start_child(task.trace, key, name, SpanKind.CLIENT, effect.started_at)
-    span.set_attributes(genai.request_settings(agent.settings))
-    with _calling(span, attributes, agent.name, task.session_id, effect) as call:
-        yield call
+    if span.is_recording():
+        span.set_attributes(genai.request_settings(agent.settings))
+    return _calling(span, attributes, agent.name, task.session_id, effect)
 
 
-@contextlib.contextmanager
-def execute_tool(agent: Agent, task: ToolTask, effect: Effect) -> Iterator[CallSpan]:
+def execute_tool(agent: Agent, task: ToolTask, effect: Effect) -> AbstractContextManager[CallSpan]:
     """The span of a tool call, around one attempt to run it."""
     attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": task.tool}
     name = f"execute_tool {task.tool}"
     key = f"{task.log_id}.{task.seq}.{task.index} tool"
     span = spans.start_child(task.trace, key, name, SpanKind.INTERNAL, effect.started_at)
-    tool = agent.tools.get(task.tool)
-    description = tool.description if tool else None
-    given = {"gen_ai.tool.call.id": task.call_id, "gen_ai.tool.type": "function"}
-    span.set_attributes(_known({**given, "gen_ai.tool.description": description}))
-    with _calling(span, attributes, agent.name, task.session_id, effect) as call:
-        yield call
+    if span.is_recording():
+        tool = agent.tools.get(task.tool)
+        description = tool.description if tool else None
+        given = {"gen_ai.tool.call.id": task.call_id, "gen_ai.tool.type": "function"}
+        span.set_attributes(_known({**given, "gen_ai.tool.description": description}))
+    return _calling(span, attributes, agent.name, task.session_id, effect)
 
 
 @contextlib.contextmanager
@@ -122,10 +124,11 @@ def _calling(
     span: Span, attributes: dict[str, Any], agent: str, session_id: str, effect: Effect
 ) -> Iterator[CallSpan]:
     call = CallSpan(span, attributes)
-    span.set_attributes({"gen_ai.agent.name": agent, "gen_ai.conversation.id": session_id})
-    if effect.starts > 1:
-        # The times that it was begun; those in which a worker died are among them.
-        span.set_attribute("perdure.attempts", effect.starts)
+    if span.is_recording():
+        span.set_attributes({"gen_ai.agent.name": agent, "gen_ai.conversation.id": session_id})
+        if effect.starts > 1:
+            # The times that it was begun; those in which a worker died are among them.
+            span.set_attribute("perdure.attempts", effect.starts)
     began = time.perf_counter()
     try:
         with trace.use_span(span, record_exception=False, set_status_on_exception=False):

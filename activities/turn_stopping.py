@@ -42,7 +42,7 @@ class TurnStopping(Deps):
         if hook is None:
             return task.head
         effect_id = EffectId(task.log_id, task.head, TURN_HOOK)
-        async with heartbeats():
+        with heartbeats():
             effect = await until_stored(
                 lambda: self.store.begin_effect(
                     effect_id,

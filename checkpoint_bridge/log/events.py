@@ -271,7 +271,7 @@ def _encode(event: NewEvent) -> StoredEvent:
     bare = dump({key: value for key, value in event.data.items() if key != bulk})
     return StoredEvent(
         type=event.type,
-        data=bare if ref is not None else dump(event.data),
+        data=bare if bulk is None or ref is not None else dump(event.data),
         ref=ref,
         digest=digest_of(f"{event.type}\n{bare}\n{content_digest}"),
         blob=blob,

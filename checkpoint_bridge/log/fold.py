@@ -46,6 +46,8 @@ class SessionState:
         self.last_end: dict[str, Any] | None = None
         self.request_config: dict[str, Any] | None = None
         """What the agent brought to the newest request (:mod:`.request_record`)."""
+        self.request_text = ""
+        """The same as JSON: equal texts are equal requests."""
         self.discarded = False
         """The unfinished run was given up."""
         self.approval: dict[str, Any] | None = None
@@ -286,6 +288,7 @@ class SessionState:
 
     def _on_request_header(self, data: dict[str, Any], _seq: int) -> None:
         self.request_config = data["config"]
+        self.request_text = ev.dump(self.request_config)
 
     def _on_kv_set(self, data: dict[str, Any], _seq: int) -> None:
         self.kv[data["key"]] = data["value"]

@@ -11,7 +11,7 @@ from perdure.checkpoint_bridge.format.checkpoint import Checkpoint, HistoryEntry
 from perdure.checkpoint_bridge.format.stable_json import copy_json
 from perdure.checkpoint_bridge.keyring import resolve
 from perdure.checkpoint_bridge.log import events as ev
-from perdure.checkpoint_bridge.log.events import Event, NewEvent
+from perdure.checkpoint_bridge.log.events import Event, NewEvent, StoredEvent
 from perdure.checkpoint_bridge.log.fold import SessionState
 from perdure.checkpoint_bridge.log.formats import CURRENT, LogFormats
 from perdure.checkpoint_bridge.log.record_events import record_events
@@ -275,8 +275,10 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
             return  # it would have to be read anyway
         # As it will be read: a mirror is to get the same bytes from any worker.
         new = [
-            Event(seq, event.type, batch.time_ms, json.loads(ev.dump(event.data)))
-            for seq, event in enumerate(batch.events, start=batch.head)
+            Event(seq, event.type, batch.time_ms, _as_read(event, stored))
+            for seq, (event, stored) in enumerate(
+                zip(batch.events, batch.encoded, strict=True), start=batch.head
+            )
         ]
         self._states[batch.log_id] = cached.copy().fold(new)
 
@@ -374,6 +376,12 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
             return mine, approval_rows.find_approval(connection, approval_id)
 
         return await self.database.write(decide)
+
+
+def _as_read(event: NewEvent, stored: StoredEvent) -> dict[str, Any]:
+    """The data of an event that was just stored, as a later read gives it."""
+    data: dict[str, Any] = json.loads(ev.dump(event.data) if stored.ref else stored.data)
+    return data
 
 
 def _find_or_create(

@@ -7,6 +7,7 @@ a read follows the line of parents.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, bindparam, delete, false, insert, or_, select, update
@@ -35,7 +36,7 @@ _TITLE_LENGTH = 80
 _ERROR_LENGTH = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batch:
     """What one append puts into a session's log."""
 
@@ -51,6 +52,15 @@ class Batch:
     """True when a run opens the session: it becomes the writer if nobody wrote meanwhile."""
     is_seed: bool = False
     """True for events of another log, which a new one begins with."""
+
+    @cached_property
+    def encoded(self) -> list[StoredEvent]:
+        """The events as they are stored; made once, whoever needs them.
+
+        Raises:
+            ConfigurationError: one of them holds what no JSON can say.
+        """
+        return [encode(event) for event in self.events]
 
 
 # Built once: making a statement costs more than SQLite needs to run it.
@@ -113,7 +123,7 @@ def append(
     row = session or lock_session(connection, batch.session_id, batch.log_id)
     _check_turn(batch, row)
     assert row is not None
-    encoded = [encode(event) for event in batch.events]
+    encoded = batch.encoded
     places: list[int] = []
     if row.head > batch.head:
         places = _already_there(connection, batch, [event.digest for event in encoded])

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from perdure.activities.packing import packed, unpacked
-from perdure.activities.wire import CallPlan, Content, ModelTurn, ToolOutcome
+from perdure.activities.wire import (
+    CallPlan,
+    Content,
+    ModelTurn,
+    RunFacts,
+    ToolOutcome,
+    ToolPolicy,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +31,15 @@ from perdure.activities.wire import CallPlan, Content, ModelTurn, ToolOutcome
             calls=[CallPlan(0), CallPlan(1, action="refuse", result=Content(message={"a": None}))],
             usage={"inputTokens": 1},
             finish_reason="stop",
+        ),
+        RunFacts(
+            log_id=1,
+            head=2,
+            turn=1,
+            step=0,
+            max_steps=9,
+            tool_concurrency=0,
+            tools={"pay": ToolPolicy(timeout=60.0), "look": ToolPolicy(1.5, local=True)},
         ),
     ],
 )
