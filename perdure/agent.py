@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from perdure.activities.providers.registry import parse_model, provider_for
 from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.checkpoint_bridge.format.fingerprints import AgentFingerprint, fingerprint
-from perdure.history_options import check_turn_hook
-from perdure.option_checks import count, of_type, one_of, seconds
+from perdure.checkpoint_bridge.option_checks import (
+    async_function,
+    count,
+    iterated,
+    of_type,
+    one_of,
+    refusal,
+    seconds,
+    text,
+)
 from perdure.options import Limits, profile_of
 from perdure.tools import AgentTool, Tool, tool
 
@@ -110,9 +118,13 @@ class Agent:
             raise ConfigurationError(msg, field="model")
         if provider is None and model is not None:
             parse_model(model)
+        if provider is not None and not callable(getattr(provider, "generate", None)):
+            raise refusal("provider", "an object with async generate(request)", provider)
+        if model is not None:
+            text("model", model)
         self.model = model or getattr(provider, "default_model", None)
         self._provider = provider
-        self.settings = dict(settings or {})
+        self.settings = _checked_settings(settings)
         self.instructions: str = of_type("instructions", instructions, str, "a text")
 
         # What a profile chooses where nothing is given.
@@ -141,10 +153,15 @@ class Agent:
         self.approval_ttl = None if approval_ttl is None else seconds("approval_ttl", approval_ttl)
 
         # Its runs: how far they go, how they end, and how they go on.
-        self.limits: Limits = of_type("limits", limits or Limits(), Limits, "Limits(…)")
+        limits = Limits() if limits is None else limits
+        self.limits: Limits = of_type("limits", limits, Limits, "Limits(…)")
         self.max_steps = count("max_steps", max_steps)
         self.max_delegation_depth = count("max_delegation_depth", max_delegation_depth)
-        self.on_turn_stopping = check_turn_hook(on_turn_stopping)
+        self.on_turn_stopping: TurnHook | None = (
+            None
+            if on_turn_stopping is None
+            else async_function("on_turn_stopping", on_turn_stopping, "a TurnContext")
+        )
         self.on_agent_drift: OnAgentDrift = one_of("on_agent_drift", on_agent_drift, OnAgentDrift)
 
     def __repr__(self) -> str:
@@ -205,7 +222,7 @@ class Agent:
 
     def _by_name(self, tools: Iterable[Any]) -> dict[str, Tool]:
         named: dict[str, Tool] = {}
-        for given in tools:
+        for given in iterated("tools", tools, "tools or functions"):
             if isinstance(given, Agent):
                 msg = f"Agent {given.name!r} is no tool of agent {self.name!r}."
                 hint = f"Give {given.name}.as_tool()."
@@ -223,6 +240,13 @@ class Agent:
                 )
             named[each.name] = each
         return named
+
+
+def _checked_settings(given: dict[str, Any] | None) -> dict[str, Any]:
+    settings: Any = {} if given is None else given
+    if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
+        raise refusal("settings", "request settings by their names", given)
+    return dict(settings)
 
 
 def _checked_name(name: object) -> str:

@@ -6,11 +6,8 @@ import contextlib
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from temporalio.client import Client as TemporalClient
-
 from perdure.activities.wire import INPUT_REF
 from perdure.checkpoint_bridge.errors import (
-    ConfigurationError,
     SessionAwaitingApprovalError,
     SessionConflictError,
 )
@@ -21,12 +18,17 @@ from perdure.checkpoint_bridge.format.transcript import input_messages
 from perdure.checkpoint_bridge.log.events import FINISHED
 from perdure.checkpoint_bridge.log.fold import spent
 from perdure.checkpoint_bridge.mirrors.mirror import mirroring
-from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.checkpoint_bridge.stores.store import session_not_found
 from perdure.checkpoint_bridge.tables.sessions import CLEARED, CREATED, refuse_ended
 from perdure.client_approvals import ClientApprovals
-from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal
-from perdure.encryption import encrypting, resolve
+from perdure.connection import (
+    DEFAULT_TASK_QUEUE,
+    check_names,
+    check_temporal,
+    client_of,
+    store_at,
+)
+from perdure.encryption import resolve
 from perdure.foreign import ForeignSessions
 from perdure.results import Fork, RunResult
 from perdure.session_runs import SessionRuns
@@ -37,9 +39,12 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from typing import Self
 
+    from temporalio.client import Client as TemporalClient
+
     from perdure.checkpoint_bridge.format.checkpoint import Checkpoint, HistoryEntry
     from perdure.checkpoint_bridge.mirrors.mirror import Mirror
     from perdure.checkpoint_bridge.stores.addresses import Targets
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
     from perdure.checkpoint_bridge.tables.sessions import SessionRow
     from perdure.encryption import Encryption
     from perdure.run_handle import RunHandle
@@ -363,24 +368,13 @@ class _Connecting:
         store, temporal = options.pop("store"), options.pop("temporal")
         namespace, create = options.pop("namespace"), options.pop("create")
         mirror, keys = options.pop("mirror"), resolve(options.pop("encryption"))
-        sessions = (
-            SqlStore(store, create=create, encryption=keys or False)
-            if isinstance(store, str)
-            else store
-        )
-        if not isinstance(sessions, SqlStore):
-            msg = f"store is an address such as sqlite:///perdure.db, or a SqlStore, not {store!r}."
-            raise ConfigurationError(msg, field="store")
-        if temporal is not None and not isinstance(temporal, (str, TemporalClient)):
-            msg = f"temporal is HOST:PORT or a connected Temporal client, not {temporal!r}."
-            raise ConfigurationError(msg, field="temporal")
+        check_names(options["task_queue"], options["workflow_id_prefix"])
+        check_temporal(temporal)
+        sessions = store_at(store, keys, create=create)
         resources = contextlib.AsyncExitStack()
         await sessions.open()
         try:
-            if isinstance(temporal, TemporalClient):
-                temporal = encrypting(temporal, keys)
-            else:
-                temporal = await connect_temporal(temporal, namespace, encryption=keys or False)
+            temporal = await client_of(temporal, namespace, keys)
             mirrors = await resources.enter_async_context(mirroring(sessions, mirror))
         except BaseException:
             await sessions.close()

@@ -12,8 +12,10 @@ from urllib.parse import urlsplit
 
 from google.protobuf import json_format
 from temporalio.api.common.v1 import Payloads
+from temporalio.converter import PayloadCodec
 
 from perdure.checkpoint_bridge.errors import ConfigurationError, EncryptionKeyError
+from perdure.checkpoint_bridge.option_checks import listed, of_type, text
 
 try:
     from starlette.applications import Starlette
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from starlette.requests import Request
-    from temporalio.converter import PayloadCodec
 
 __all__ = ["UI_ORIGINS", "codec_app"]
 
@@ -60,9 +61,13 @@ def codec_app(
         namespaces: the namespaces whose payloads it handles; default: all.
 
     Raises:
-        ConfigurationError: an origin is none.
+        ConfigurationError: an origin is none, or the token is empty.
     """
-    origins = [_origin(each) for each in origins]
+    of_type("codec", codec, PayloadCodec, "a codec of payloads")
+    if token is not None:
+        text("token", token)
+    origins = [_origin(each) for each in listed("origin", origins, str, "origins of pages")]
+    namespaces = listed("namespaces", namespaces, str, "names of namespaces")
     service = _Service(codec, token, frozenset(origins), frozenset(namespaces))
     cors = Middleware(
         CORSMiddleware,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
@@ -14,12 +14,15 @@ from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, Telemetr
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.checkpoint_bridge.errors import ConfigurationError, TemporalUnavailableError
+from perdure.checkpoint_bridge.option_checks import of_type, refusal, text
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.encryption import PLAIN, encrypting, resolve
 
 if TYPE_CHECKING:
     from temporalio.client import WorkflowHandle
 
     from perdure.checkpoint_bridge.errors import PerdureError
+    from perdure.checkpoint_bridge.keyring import Keyring
     from perdure.encryption import Encryption
 
 DEFAULT_ADDRESS = "localhost:7233"
@@ -56,6 +59,7 @@ async def connect_temporal(
         config["target_host"] = address
     config.setdefault("target_host", DEFAULT_ADDRESS)
     if namespace is not None:
+        of_type("namespace", namespace, str, "a text")
         config["namespace"] = namespace
     target = config["target_host"]
     if "://" in target:
@@ -74,6 +78,50 @@ async def connect_temporal(
         msg = f"{target!r} is not an address of Temporal: {error}"
         raise ConfigurationError(msg, field="temporal") from error
     return encrypting(client, keys)
+
+
+def check_names(task_queue: object, workflow_id_prefix: object = "") -> None:
+    """Check names that Temporal would refuse later, or be silent about.
+
+    Raises:
+        ConfigurationError: one is no text, or the task queue is empty.
+    """
+    text("task_queue", task_queue)
+    of_type("workflow_id_prefix", workflow_id_prefix, str, "a text")
+
+
+def store_at(
+    store: str | SqlStore, keys: Keyring | None, *, create: bool | Literal["late"] = True
+) -> SqlStore:
+    """The store that is meant; with ``keys`` when it is given by its address.
+
+    Raises:
+        ConfigurationError: it is neither an address nor a store.
+    """
+    if isinstance(store, str):
+        return SqlStore(store, create=create, encryption=keys or False)
+    what = "an address such as sqlite:///perdure.db, or a SqlStore"
+    found: SqlStore = of_type("store", store, SqlStore, what)
+    return found
+
+
+def check_temporal(temporal: object) -> None:
+    """Check what is to be Temporal, before anything is opened.
+
+    Raises:
+        ConfigurationError: it is neither an address nor a client.
+    """
+    if temporal is not None and not isinstance(temporal, (str, Client)):
+        raise refusal("temporal", "HOST:PORT or a connected Temporal client", temporal)
+
+
+async def client_of(
+    temporal: str | Client | None, namespace: str | None, keys: Keyring | None
+) -> Client:
+    """The client that was given, with encryption around it, or one that is connected here."""
+    if isinstance(temporal, Client):
+        return encrypting(temporal, keys)
+    return await connect_temporal(temporal, namespace, encryption=keys or False)
 
 
 async def check_namespace(client: Client) -> None:

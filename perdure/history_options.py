@@ -16,12 +16,11 @@ from perdure.checkpoint_bridge.log.request_messages import (
     HistoryTurn,
     characters,
 )
-from perdure.option_checks import count, refusal
+from perdure.checkpoint_bridge.option_checks import count, plain_function, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perdure.activities.turn_context import TurnHook
 
 __all__ = [
     "Chars",
@@ -30,7 +29,6 @@ __all__ = [
     "Tokens",
     "check_history_budget",
     "check_history_policy",
-    "check_turn_hook",
 ]
 
 CHARACTERS_PER_TOKEN = 4
@@ -66,6 +64,8 @@ class Tokens:
 
     def __post_init__(self) -> None:
         count("Tokens(n)", self.limit)
+        if self.count is not None:
+            plain_function("count", self.count, "a message")
 
     def size(self, message: dict[str, Any]) -> int:
         """How many tokens a message counts."""
@@ -80,7 +80,8 @@ def check_history_policy(value: Any) -> HistoryPolicy:
     Raises:
         ConfigurationError: it is none.
     """
-    if value in (KEEP, EXCLUDE_UNFINISHED) or _is_plain_function(value):
+    is_plain_function = callable(value) and not inspect.iscoroutinefunction(value)
+    if value in (KEEP, EXCLUDE_UNFINISHED) or is_plain_function:
         found: HistoryPolicy = value
         return found
     what = f"{KEEP!r}, {EXCLUDE_UNFINISHED!r} or a plain function of the turns"
@@ -96,20 +97,3 @@ def check_history_budget(value: Any) -> Tokens | Chars | None:
     if value is None or isinstance(value, (Tokens, Chars)):
         return value
     raise refusal("history_budget", "Tokens(n), Chars(n) or None", value)
-
-
-def check_turn_hook(value: Any) -> TurnHook | None:
-    """The value, when it is an async function or nothing.
-
-    Raises:
-        ConfigurationError: it is something else.
-    """
-    is_plain = inspect.isfunction(value) and not inspect.iscoroutinefunction(value)
-    if value is None or (callable(value) and not is_plain):
-        found: TurnHook | None = value
-        return found
-    raise refusal("on_turn_stopping", "an async function of a TurnContext", value)
-
-
-def _is_plain_function(value: Any) -> bool:
-    return callable(value) and not inspect.iscoroutinefunction(value)

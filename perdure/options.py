@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from perdure.checkpoint_bridge.option_checks import limit, one_of, refusal
 from perdure.history_options import Tokens, check_history_budget, check_history_policy
-from perdure.option_checks import limit, one_of, refusal
 from perdure.tools import Recovery
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def profile_of(given: str | Profile) -> Profile:
     """
     if isinstance(given, Profile):
         return given
-    found = PROFILES.get(given)
+    found = PROFILES.get(given) if isinstance(given, str) else None
     if found is None:
         raise refusal("profile", f"one of {', '.join(PROFILES)}", given)
     return found

@@ -12,10 +12,10 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from perdure.activities.opening import Opening
 from perdure.checkpoint_bridge.errors import ConfigurationError
-from perdure.checkpoint_bridge.stores.sql_store import SqlStore
+from perdure.connection import store_at
 from perdure.encryption import is_encrypting, is_private, resolve, with_encryption
 from perdure.search_attributes import usable
-from perdure.worker import HEARTBEAT_EVERY, activities, hosting, tool_threads
+from perdure.worker import HEARTBEAT_EVERY, activities, agents_of, hosting, tool_threads
 from perdure.workflows.agent_workflow import AgentWorkflow
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from perdure.agent import Agent
     from perdure.checkpoint_bridge.stores.addresses import Targets
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
     from perdure.encryption import Encryption
 
 __all__ = ["PerdurePlugin"]
@@ -66,8 +67,10 @@ class PerdurePlugin(SimplePlugin):
             if keys is None
             else lambda given: with_encryption(given or DataConverter.default, keys),
         )
-        self._agents = tuple(agents)
+        self._agents = agents_of(agents)
         self._keys = keys
+        if not isinstance(store, str):
+            store_at(store, keys)
         self._store = store
         self._mirrors = mirrors
 
@@ -84,11 +87,7 @@ class PerdurePlugin(SimplePlugin):
             msg = "The worker's client does not encrypt: its data converter is not this plugin's."
             hint = "Give PerdurePlugin to Client.connect(plugins=…), behind those that set a codec."
             raise ConfigurationError(msg, field="encryption", hint=hint)
-        store = (
-            SqlStore(self._store, encryption=self._keys or False)
-            if isinstance(self._store, str)
-            else self._store
-        )
+        store = store_at(self._store, self._keys)
         ours = activities(self._agents, store, tool_threads(), private=is_private(converter))
         config["activities"] = [*(config.get("activities") or ()), *ours]
         throttle = config.get("max_heartbeat_throttle_interval", HEARTBEAT_EVERY)

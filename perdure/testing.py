@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.activities.providers.base import ModelRequest, ModelResponse
 from perdure.checkpoint_bridge.errors import ProviderError
+from perdure.checkpoint_bridge.option_checks import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,6 +73,8 @@ class ScriptedModel:
         usage: dict[str, Any] | None = _USAGE,
     ) -> None:
         self._every: Turn | None = turns if callable(turns) else None
+        if isinstance(turns, str):
+            raise refusal("turns", "a list of turns", turns)
         self.turns: list[Turn] = [] if callable(turns) else list(turns)
         self.usage = usage
         self.requests: list[ModelRequest] = []

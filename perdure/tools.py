@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import sys
 import typing
@@ -14,6 +15,7 @@ from pydantic import BaseModel, Field, create_model
 from pydantic.errors import PydanticUserError
 
 from perdure.checkpoint_bridge.errors import ConfigurationError
+from perdure.checkpoint_bridge.option_checks import count, flag, listed, of_type, refusal
 from perdure.tool_kv import ToolKV
 
 if TYPE_CHECKING:
@@ -113,6 +115,8 @@ class Tool:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             msg = f"A tool's name is 1 to 128 characters without white space, not {self.name!r}."
             raise ConfigurationError(msg, field="tools")
+        if description is not None:
+            of_type("description", description, str, "a text")
         self.description = inspect.cleandoc(description or function.__doc__ or "")
         is_plain = callable(needs_approval) and not inspect.iscoroutinefunction(needs_approval)
         if not isinstance(needs_approval, bool) and not is_plain:
@@ -122,11 +126,14 @@ class Tool:
             )
             raise ConfigurationError(msg, field="needs_approval")
         self.needs_approval = needs_approval
-        self.local = local
+        for option, value in (("read_only", read_only), ("idempotent", idempotent)):
+            flag(option, value)
+        self.local = flag("local", local)
         if timeout is None:
             timeout = LOCAL_TIMEOUT if local else DEFAULT_TIMEOUT
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+        is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+        if not is_number or not 0 < seconds < math.inf:
             msg = f"The timeout of tool {self.name!r} is in seconds, above 0, not {timeout!r}."
             raise ConfigurationError(msg, field="timeout")
         longest = LOCAL_TIMEOUT.total_seconds()
@@ -146,10 +153,11 @@ class Tool:
         harmless = "rerun" if read_only or idempotent else None
         self.recovery: Recovery | None = recovery or harmless  # type: ignore[assignment]
         """``None``: as the agent's."""
-        self.retry_on = tuple(retry_on)
-        if max_result_chars is not None and not max_result_chars >= 1:
-            msg = f"max_result_chars of tool {self.name!r} is above 0, not {max_result_chars!r}."
-            raise ConfigurationError(msg, field="max_result_chars")
+        self.retry_on = tuple(listed("retry_on", retry_on, type, "classes of exceptions"))
+        if not all(issubclass(each, BaseException) for each in self.retry_on):
+            raise refusal("retry_on", "a list of classes of exceptions", retry_on)
+        if max_result_chars is not None:
+            count("max_result_chars", max_result_chars)
         self.max_result_chars = max_result_chars
         self.is_async = inspect.iscoroutinefunction(function)
         parameters = _Parameters(self.name, function, namespace)

@@ -17,11 +17,18 @@ from perdure.activities.opening import Opening
 from perdure.activities.providers.registry import aclose_providers
 from perdure.activities.tool_call import ToolCall
 from perdure.activities.turn_stopping import TurnStopping
+from perdure.agent import Agent
 from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.checkpoint_bridge.mirrors.mirror import mirroring
-from perdure.checkpoint_bridge.stores.sql_store import SqlStore
-from perdure.connection import DEFAULT_TASK_QUEUE, connect_temporal
-from perdure.encryption import encrypting, is_private, resolve
+from perdure.checkpoint_bridge.option_checks import listed
+from perdure.connection import (
+    DEFAULT_TASK_QUEUE,
+    check_names,
+    check_temporal,
+    client_of,
+    store_at,
+)
+from perdure.encryption import is_private, resolve
 from perdure.private_logs import without_content
 from perdure.search_attributes import usable
 from perdure.telemetry import observing
@@ -34,8 +41,8 @@ if TYPE_CHECKING:
 
     from temporalio.client import Client
 
-    from perdure.agent import Agent
     from perdure.checkpoint_bridge.stores.addresses import Targets
+    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
     from perdure.encryption import Encryption
 
 GRACEFUL_SHUTDOWN = timedelta(seconds=10)
@@ -75,7 +82,7 @@ def activities(
         ConfigurationError: there is no agent, or two have one name.
     """
     named: dict[str, Agent] = {}
-    given = list(agents)
+    given = agents_of(agents)
     for agent in given:
         if agent.name in named:
             msg = f"Two agents are named {agent.name!r}."
@@ -100,6 +107,15 @@ def activities(
         TurnStopping(named, store, threads).turn_stopping,
         Answers(named, store, threads, private=private).read_answer,
     ]
+
+
+def agents_of(given: Iterable[Agent]) -> list[Agent]:
+    """The agents as a list.
+
+    Raises:
+        ConfigurationError: something else is among them, or it is one that is in no list.
+    """
+    return listed("agents", given, Agent, "Agents")
 
 
 def _add_sub_agents(agent: Agent, named: dict[str, Agent]) -> None:
@@ -140,6 +156,7 @@ async def serving(
         ConfigurationError: there is no agent, or two have one name.
         StorageError: the store cannot be opened.
     """
+    check_names(task_queue)
     private = is_private(client.data_converter)
     await store.open()
     attributes = await usable(client)
@@ -216,11 +233,11 @@ async def run_worker(
         TemporalUnavailableError: Temporal does not answer.
     """
     keys = resolve(encryption)
-    sessions = SqlStore(store, encryption=keys or False) if isinstance(store, str) else store
-    if temporal is None or isinstance(temporal, str):
-        temporal = await connect_temporal(temporal, namespace, encryption=keys or False)
-    else:
-        temporal = encrypting(temporal, keys)
+    check_names(task_queue)
+    check_temporal(temporal)
+    agents = agents_of(agents)
+    sessions = store_at(store, keys)
+    temporal = await client_of(temporal, namespace, keys)
     try:
         async with serving(temporal, agents, sessions, task_queue=task_queue, mirrors=mirrors):
             await asyncio.Event().wait()

@@ -6,7 +6,7 @@ import asyncio
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from urllib.parse import quote, unquote
 
 from perdure.checkpoint_bridge.format.messages import text_of
@@ -37,6 +37,7 @@ class ConversationInfo:
     entry_count: int
 
 
+@runtime_checkable
 class SessionStore(Protocol):
     """What keeps the entries of sessions, apart for each agent."""
 

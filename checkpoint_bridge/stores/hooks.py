@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.checkpoint_bridge.log.events import TURN_END
+from perdure.checkpoint_bridge.option_checks import async_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,6 +37,17 @@ class SessionHooks:
     """After the end of a turn is committed, before its run goes on to end."""
     on_session_disposed: Hook | None = None
     """After a session was ended or deleted."""
+
+    def __post_init__(self) -> None:
+        """Check the hooks.
+
+        Raises:
+            ConfigurationError: one of them is no async function.
+        """
+        for each in fields(self):
+            hook = getattr(self, each.name)
+            if hook is not None:
+                async_function(each.name, hook, "a session's id")
 
     async def created(self, session_id: str) -> None:
         """Tell of a session that is about to be made."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from perdure.checkpoint_bridge.errors import ConfigurationError
+from perdure.checkpoint_bridge.option_checks import count, refusal
 from perdure.checkpoint_bridge.stores.pruning import delete_idle, find_idle
 
 if TYPE_CHECKING:
@@ -30,13 +31,11 @@ class Retention:
     """Since the last activity."""
 
     def __post_init__(self) -> None:
-        count, days = self.max_sessions, self.max_age_days
-        if count is not None and (type(count) is not int or count < 1):
-            msg = f"max_sessions is a whole number from 1, not {count!r}."
-            raise ConfigurationError(msg, field="max_sessions")
-        if days is not None and (type(days) not in (int, float) or not days > 0):
-            msg = f"max_age_days is a number of days above 0, not {days!r}."
-            raise ConfigurationError(msg, field="max_age_days")
+        if self.max_sessions is not None:
+            count("max_sessions", self.max_sessions)
+        days = self.max_age_days
+        if days is not None and (type(days) not in (int, float) or not 0 < days < math.inf):
+            raise refusal("max_age_days", "a number of days above 0", days)
 
     def apply(self, connection: Connection, made: str, agent: str, time_ms: int) -> None:
         """Delete what goes when the session ``made`` of an agent was made at ``time_ms``."""

@@ -15,11 +15,14 @@ from perdure.checkpoint_bridge.log.events import Event, NewEvent, StoredEvent
 from perdure.checkpoint_bridge.log.fold import SessionState
 from perdure.checkpoint_bridge.log.formats import CURRENT, LogFormats
 from perdure.checkpoint_bridge.log.record_events import record_events
+from perdure.checkpoint_bridge.option_checks import of_type, refusal
 from perdure.checkpoint_bridge.stores.effect_store import EffectStore
 from perdure.checkpoint_bridge.stores.entry_feed import EntryFeed
+from perdure.checkpoint_bridge.stores.entry_stores import SessionStore
 from perdure.checkpoint_bridge.stores.forking import Forkable, checkpoint_at, row_and_saves, tries
 from perdure.checkpoint_bridge.stores.hooks import SessionHooks
 from perdure.checkpoint_bridge.stores.pruning import Prunable
+from perdure.checkpoint_bridge.stores.retention import Retention
 from perdure.checkpoint_bridge.stores.store import (
     DEFAULT_HISTORY_LIMIT,
     check_history_limit,
@@ -40,8 +43,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from perdure.checkpoint_bridge.keyring import Encryption
-    from perdure.checkpoint_bridge.stores.entry_stores import SessionStore
-    from perdure.checkpoint_bridge.stores.retention import Retention
     from perdure.checkpoint_bridge.tables.approvals import ApprovalRow
     from perdure.checkpoint_bridge.tables.sessions import SessionRow
 
@@ -67,7 +68,7 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
             ``PERDURE_ENCRYPTION_KEYS``, if it is set. ``False``: none.
 
     Raises:
-        ConfigurationError: the address, the limit or a key is wrong.
+        ConfigurationError: the address, a key or an option is wrong.
     """
 
     def __init__(
@@ -83,9 +84,15 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
         encryption: Encryption = None,
     ) -> None:
         self.history_limit = check_history_limit(history_limit)
+        if create not in (True, False, "late"):
+            raise refusal("create", "True, False or 'late'", create)
         super().__init__(Database(url, create=create, keys=resolve(encryption)))
+        if retention is not None:
+            of_type("retention", retention, Retention, "Retention(…) or None")
         self.retention = retention
-        self.hooks = hooks
+        self.hooks: SessionHooks = of_type("hooks", hooks, SessionHooks, "SessionHooks(…)")
+        if entries is not None:
+            of_type("entries", entries, SessionStore, "a SessionStore or None")
         self._feed = None if entries is None else EntryFeed(self, entries)
         self.formats = formats
         self._states: OrderedDict[int, SessionState] = OrderedDict()

@@ -11,6 +11,7 @@ import typer
 
 from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.checkpoint_bridge.keyring import KEYS_VARIABLE, Keyring
+from perdure.checkpoint_bridge.option_checks import text
 from perdure.cli import exits
 from perdure.cli.output import note
 from perdure.cli.signals import StopSignals
@@ -65,12 +66,14 @@ def codec_server(
     if keys is None:
         msg = f"A codec server needs the keys: {KEYS_VARIABLE} is not set."
         raise ConfigurationError(msg, field="encryption", hint=f"{KEYS_VARIABLE}=ID:BASE64,…")
-    if not token and host not in _LOOPBACK:
+    if token is not None:
+        text("--token", token)
+    elif host not in _LOOPBACK:
         msg = f"Whoever reaches {host} could decrypt: a codec server there needs a token."
         raise ConfigurationError(msg, field="--token", hint="Give --token or PERDURE_CODEC_TOKEN.")
     allowed = tuple(origins or UI_ORIGINS)
     app = codec_app(
-        EncryptionCodec(keys), token=token or None, origins=allowed, namespaces=namespaces or ()
+        EncryptionCodec(keys), token=token, origins=allowed, namespaces=namespaces or ()
     )
     asyncio.run(_serve(app, _listen(host, port), allowed))
     return exits.DONE

@@ -12,6 +12,7 @@ import typer
 
 from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.checkpoint_bridge.format.stable_json import parse_json
+from perdure.checkpoint_bridge.option_checks import text
 
 if TYPE_CHECKING:
     from perdure.checkpoint_bridge.stores.sql_store import SqlStore
@@ -98,6 +99,11 @@ NoWaitOption = Annotated[
 ]
 
 
+def _usual_task_queue() -> str:
+    """The task queue of a command without the option; an empty variable is none, as for typer."""
+    return os.environ.get("PERDURE_TASK_QUEUE") or DEFAULT_TASK_QUEUE
+
+
 @dataclass(frozen=True)
 class Where:
     """Which store, and which Temporal."""
@@ -107,9 +113,17 @@ class Where:
     namespace: str | None = None
     task_queue: str = field(
         # A command without the option still names commands that have it.
-        default_factory=lambda: os.environ.get("PERDURE_TASK_QUEUE", DEFAULT_TASK_QUEUE)
+        default_factory=_usual_task_queue
     )
     mirrors: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check what no service is asked about before work begins.
+
+        Raises:
+            ConfigurationError: the task queue has no name.
+        """
+        text("--task-queue", self.task_queue)
 
     def open_store(self, *, create: bool | Literal["late"] = False) -> SqlStore:
         """The store, not opened yet.
@@ -135,21 +149,21 @@ class Where:
                 options += ["--temporal", self.temporal]
             if self.namespace is not None:
                 options += ["--namespace", self.namespace]
-            if self.task_queue != os.environ.get("PERDURE_TASK_QUEUE", DEFAULT_TASK_QUEUE):
+            if self.task_queue != _usual_task_queue():
                 options += ["--task-queue", self.task_queue]
             if self.mirrors != tuple(os.environ.get("PERDURE_MIRROR", "").split()):
                 options += [word for each in self.mirrors for word in ("--mirror", each)]
         return shlex.join(["perdure", *words, *options])
 
 
-def json_option(name: str, text: str) -> Any:
+def json_option(name: str, given: str) -> Any:
     """Read an option's JSON.
 
     Raises:
         ConfigurationError: it is not JSON (``field`` names the option).
     """
     try:
-        return parse_json(text)
+        return parse_json(given)
     except ValueError as error:
         msg = f"{name} is not JSON: {error}"
         hint = "Quote it for the shell, such as '{\"key\": 1}'; a text is '\"text\"'."

@@ -48,6 +48,7 @@ ERRORS: dict[tuple[str, ...], tuple[int, str]] = {
     ("sessions", "--limit", "99999999999999999999"): (2, "--limit"),
     ("sessions", "--status", "lost"): (2, "--status"),
     ("show",): (2, "Missing argument"),
+    ("run", "trip", "Hi", "--task-queue", ""): (2, "--task-queue is a text that is not empty"),
     ("sessions", "--store", "mysql://x"): (2, "'mysql' is not supported"),
     ("sessions", "--store", "perdure.db"): (2, "is not a store address"),
     ("sessions", "--store", "sqlite://"): (2, "is in memory"),

@@ -1,4 +1,4 @@
-"""Options of an agent's turns, and the presets: section 3 of the features."""
+"""Options of agents, stores, clients and workers, and the presets of agents."""
 
 from __future__ import annotations
 
@@ -8,12 +8,23 @@ import pytest
 
 from perdure import Agent, tool
 from perdure.checkpoint_bridge.errors import ConfigurationError
+from perdure.checkpoint_bridge.keyring import Keyring
+from perdure.checkpoint_bridge.stores.hooks import SessionHooks
 from perdure.checkpoint_bridge.stores.retention import Retention
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
+from perdure.cli.options import Where
+from perdure.client import connect
+from perdure.codec_server import codec_app
+from perdure.encryption import EncryptionCodec
+from perdure.history_options import Tokens
 from perdure.options import PROFILES, Limits, Profile
+from perdure.plugin import PerdurePlugin
+from perdure.testing import ScriptedModel
+from perdure.worker import run_worker
 
 
 def agent(**options: Any) -> Agent:
-    return Agent("agent", model="openai/gpt-4o-mini", **options)
+    return Agent("agent", **{"model": "openai/gpt-4o-mini", **options})
 
 
 def choices(made: Agent) -> tuple[Any, ...]:
@@ -102,6 +113,15 @@ async def _asks(_arguments: object) -> bool:
         ({"timeout": 0}, "timeout"),
         ({"name": "two words"}, "tools"),
         ({"name": ""}, "tools"),
+        ({"timeout": float("inf")}, "timeout"),
+        ({"description": 5}, "description"),
+        ({"read_only": "no"}, "read_only"),  # any text would count as true
+        ({"idempotent": 1}, "idempotent"),
+        ({"local": "no"}, "local"),
+        ({"retry_on": ValueError}, "retry_on"),
+        ({"retry_on": ("ValueError",)}, "retry_on"),
+        ({"retry_on": (int,)}, "retry_on"),
+        ({"max_result_chars": 1.5}, "max_result_chars"),
     ],
 )
 def test_options_of_a_tool_are_checked(options: dict[str, Any], field: str) -> None:
@@ -116,7 +136,18 @@ def test_options_of_a_tool_are_checked(options: dict[str, Any], field: str) -> N
     [
         ({"limits": {"max_model_calls": 3}}, "limits"),
         ({"instructions": None}, "instructions"),
+        ({"limits": 0}, "limits"),
         ({"tools": ["look"]}, "tools"),
+        ({"tools": 5}, "tools"),
+        ({"provider": "openai"}, "provider"),
+        ({"provider": ScriptedModel(["Hi"]), "model": 5}, "model"),
+        ({"settings": [("temperature", 1)]}, "settings"),
+        ({"settings": {5: 1}}, "settings"),
+        ({"profile": ["dsh"]}, "profile"),
+        ({"approval_ttl": "60"}, "approval_ttl"),
+        ({"approval_ttl": True}, "approval_ttl"),
+        ({"approval_ttl": float("inf")}, "approval_ttl"),
+        ({"on_turn_stopping": choices}, "on_turn_stopping"),
     ],
 )
 def test_options_of_another_type_are_refused(options: dict[str, Any], field: str) -> None:
@@ -135,3 +166,111 @@ def test_an_agent_among_the_tools_is_told_how_to_become_one() -> None:
 def test_retention_is_in_numbers(value: Any) -> None:
     with pytest.raises(ConfigurationError, match="max_sessions"):
         Retention(max_sessions=value)
+
+
+async def _no_number(_message: object) -> int:
+    return 1
+
+
+@pytest.mark.parametrize("value", [5, _no_number])
+def test_what_counts_tokens_is_a_plain_function(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^count is a plain function of a message") as no:
+        Tokens(10, count=value)
+    assert no.value.field == "count"
+
+
+def test_age_is_a_number_of_days() -> None:
+    for value in (0, True, "90", float("nan"), float("inf")):
+        with pytest.raises(ConfigurationError, match="max_age_days is a number of days above 0"):
+            Retention(max_age_days=value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["on_session_created", "on_flush", "on_session_disposed"])
+@pytest.mark.parametrize("value", [5, choices])
+def test_hooks_are_async_functions(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} is an async function of") as refused:
+        SessionHooks(**{name: value})
+    assert refused.value.field == name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("retention", 5),
+        ("hooks", 5),
+        ("hooks", None),
+        ("entries", 5),
+        ("create", "later"),
+        ("encryption", "key"),
+    ],
+)
+def test_options_of_a_store_are_checked(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{name} is .*\\.$") as refused:
+        SqlStore("sqlite://", **{name: value})
+    assert refused.value.field == name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("task_queue", ""),
+        ("task_queue", " "),
+        ("task_queue", 5),
+        ("workflow_id_prefix", 5),
+        ("temporal", 5),
+        ("store", 5),
+    ],
+)
+async def test_a_client_is_not_connected_with_what_is_wrong(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{name} is .*\\.$") as refused:
+        await connect(**{"store": "sqlite://", name: value})
+    assert refused.value.field == name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("task_queue", ""),
+        ("temporal", 5),
+        ("store", 5),
+        ("agents", [5]),
+        ("agents", agent()),
+        ("agents", 5),
+    ],
+)
+async def test_a_worker_does_not_start_with_what_is_wrong(name: str, value: Any) -> None:
+    given: dict[str, Any] = {"agents": [agent()], "store": "sqlite://", name: value}
+    with pytest.raises(ConfigurationError, match=f"^{name} is .*\\.$") as refused:
+        await run_worker(given.pop("agents"), **given)
+    assert refused.value.field == name
+
+
+@pytest.mark.parametrize(("name", "value"), [("agents", [5]), ("agents", 5), ("store", 5)])
+def test_options_of_the_plugin_are_checked(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{name} is .*\\.$") as refused:
+        PerdurePlugin(**{name: value})
+    assert refused.value.field == name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("codec", 5), ("token", ""), ("origin", "http://localhost"), ("namespaces", "default")],
+)
+def test_options_of_a_codec_server_are_checked(name: str, value: Any) -> None:
+    codec = EncryptionCodec(Keyring({"one": bytes(32)}))
+    given = {"codec": codec, {"origin": "origins"}.get(name, name): value}
+    with pytest.raises(ConfigurationError, match=f"^{name} is .*\\.$") as refused:
+        codec_app(**given)
+    assert refused.value.field == name
+
+
+def test_a_script_is_a_list_of_turns() -> None:
+    with pytest.raises(ConfigurationError, match=r"^turns is a list of turns"):
+        ScriptedModel("Hello")
+
+
+def test_a_command_needs_the_name_of_a_task_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match=r"^--task-queue is a text that is not empty"):
+        Where("sqlite:///perdure.db", task_queue="")
+    monkeypatch.setenv("PERDURE_TASK_QUEUE", "")
+    assert Where("sqlite:///perdure.db").task_queue == "perdure"
