@@ -88,5 +88,5 @@ class EffectStore(StorePart):
         if log_id not in self._uids:
             if len(self._uids) >= _CACHED_UIDS:
                 self._uids.clear()
-            self._uids[log_id] = await self.database.read(ledger.log_uid, log_id)
+            self._uids[log_id] = await self.database.read_quick(ledger.log_uid, log_id)
         return self._uids[log_id]

@@ -243,7 +243,9 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
 
         if head == 0 and await self.session(session_id) is None:
             await self.hooks.created(session_id)
-        batch, end = await self.database.write(open_session)
+        # Retention may have much to delete.
+        write = self.database.write_quick if self.retention is None else self.database.write
+        batch, end = await write(open_session)
         await self._hand_over(batch, end)
         return batch.log_id, end
 
@@ -297,7 +299,7 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
             approval_rows.close_approvals(connection, batch.log_id, reason, batch.time_ms)
             return append(connection, batch, keep_saves=keep)
 
-        end = await self.database.write(close_run)
+        end = await self.database.write_quick(close_run)
         await self.appended(batch, end)
         return end
 
@@ -337,7 +339,7 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
 
     async def put_content(self, value: Any) -> str:
         """Store JSON under its digest; returns the digest."""
-        return await self.database.write(put_blob, ev.dump(value), now_ms())
+        return await self.database.write_quick(put_blob, ev.dump(value), now_ms())
 
     async def put_input(self, session_id: str, messages: list[dict[str, Any]]) -> str:
         """Store input for a session until its run takes it; returns a digest for the request."""
@@ -353,7 +355,7 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
 
     async def approval(self, approval_id: str) -> ApprovalRow | None:
         """An approval, pending or decided, or ``None``."""
-        return await self.database.read(approval_rows.find_approval, approval_id)
+        return await self.database.read_quick(approval_rows.find_approval, approval_id)
 
     async def approvals(self, session_id: str | None = None) -> list[ApprovalRow]:
         """What waits for a decision, oldest first."""
@@ -382,7 +384,7 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
             mine = approval_rows.decide_approval(connection, approval_id, decision, now_ms())
             return mine, approval_rows.find_approval(connection, approval_id)
 
-        return await self.database.write(decide)
+        return await self.database.write_quick(decide)
 
 
 def _as_read(event: NewEvent, stored: StoredEvent) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class Versioned:
                 current one while a run goes on. Nothing was changed.
             SessionLogCorruptError: it cannot be brought to the current format.
         """
-        row = await self.database.read(session_rows.find_session, session_id)
+        row = await self.database.read_quick(session_rows.find_session, session_id)
         if row is None or row.version == self.formats.version:
             return row
         self.formats.check(session_id, row.version)

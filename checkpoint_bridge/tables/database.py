@@ -8,32 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
-from sqlalchemy import create_engine, event, inspect, select, text
+from sqlalchemy import create_engine, inspect, select, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.pool import NullPool, StaticPool
+from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from perdure.checkpoint_bridge.errors import ConfigurationError, LogConflictError, StorageError
+from perdure.checkpoint_bridge.tables.backends import Postgres, Sqlite
 from perdure.checkpoint_bridge.tables.schema import SCHEMA_REVISION, VERSION_TABLE
 from perdure.checkpoint_bridge.tables.sealing import Cipher, refuse_sealed
-from perdure.checkpoint_bridge.tables.sqlite_file import is_locked, read_schema, reason_of
+from perdure.checkpoint_bridge.tables.sqlite_file import read_schema, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterator
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection
     from sqlalchemy.engine import URL
 
     from perdure.checkpoint_bridge.keyring import Keyring
+    from perdure.checkpoint_bridge.tables.backends import Backend
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,18 +48,9 @@ _MIGRATING = threading.Lock()
 
 _MIGRATION_PAUSE = 0.01
 
-_READERS = 4
-
 _POOL = {"pool_size": 5, "max_overflow": 10, "pool_timeout": 30, "pool_recycle": 1800}
 """Settings that a PostgreSQL address may hold (``?pool_size=20``), with their defaults: kept
 connections, more of them at need, and seconds until none is free or one is made anew."""
-
-_BUSY_SECONDS = 30
-"""How long a SQLite writer waits for another process's transaction."""
-
-_SLOW_SECONDS = 0.05
-_REST_SECONDS = 30.0
-"""After a quick transaction that took longer than the first, they go to threads for this long."""
 
 
 def parse_store_url(url: str) -> URL:
@@ -133,9 +121,9 @@ class Database:
         self._cipher = None if keys is None else Cipher(keys)
         self._create = bool(create)
         self._late = create == "late"
-        self._nothing: _Backend | None = None
+        self._nothing: Backend | None = None
         self._opening = asyncio.Lock()
-        self._backend: _Backend | None = None
+        self._backend: Backend | None = None
 
     @property
     def is_sqlite(self) -> bool:
@@ -201,7 +189,7 @@ class Database:
         with self._errors(), engine.connect() as connection:
             return use(connection, *args, **kwargs)
 
-    async def open(self, *, write: bool = False) -> _Backend:
+    async def open(self, *, write: bool = False) -> Backend:
         """Connect and migrate. Safe to call by many processes at once.
 
         Raises:
@@ -235,11 +223,11 @@ class Database:
                 if backend is not None:
                     await backend.close()
 
-    async def _open(self) -> _Backend:
-        backend: _Backend
+    async def _open(self) -> Backend:
+        backend: Backend
         if not self.is_sqlite:
             try:
-                backend = _Postgres(self.url, self._pool)
+                backend = Postgres(self.url, self._pool)
             except ModuleNotFoundError as error:
                 msg = "A store on PostgreSQL needs a driver that is not installed."
                 hint = "Install it with: pip install 'perdure[postgres]'"
@@ -252,7 +240,7 @@ class Database:
                 if not self._create and not schema.tables:
                     msg = f"{self.url.database} is empty: there is no store in it."
                     raise StorageError(msg, hint="A worker or a run makes the store.")
-            backend = _Sqlite(self.url, in_memory=self.in_memory)
+            backend = Sqlite(self.url, in_memory=self.in_memory)
         if self._cipher is not None:
             backend.attach(self._cipher)
         try:
@@ -266,7 +254,7 @@ class Database:
             raise
         return backend
 
-    async def _unlock(self, backend: _Backend) -> None:
+    async def _unlock(self, backend: Backend) -> None:
         if self._cipher is None:
             await backend.run(refuse_sealed, write=False)
         else:
@@ -323,118 +311,6 @@ class Database:
             raise StorageError(msg) from error
 
 
-class _Backend(Protocol):
-    """Runs a function in a transaction on one kind of database."""
-
-    async def run(self, use: Callable[[Connection], R], *, write: bool) -> R: ...
-
-    async def run_quick(self, use: Callable[[Connection], R], *, write: bool) -> R: ...
-
-    def attach(self, cipher: Cipher) -> None: ...
-
-    async def close(self) -> None: ...
-
-
-class _Sqlite:
-    """SQLite: one thread that writes, a few that read; in memory one for both."""
-
-    def __init__(self, url: URL, *, in_memory: bool) -> None:
-        threads = partial(ThreadPoolExecutor, thread_name_prefix="perdure-store")
-        self._write_thread = threads(1)
-        self._write_engine = _sqlite_engine(url, "BEGIN IMMEDIATE", in_memory=in_memory)
-        # What is in memory is in one connection, so its readers wait for the writer too.
-        self._read_threads = self._write_thread if in_memory else threads(_READERS)
-        self._read_engine = self._write_engine if in_memory else _sqlite_engine(url, "BEGIN")
-        self._quick_engines: dict[bool, Engine] = {}
-        if not in_memory:  # which is another thread's
-            for write, begin in ((True, "BEGIN IMMEDIATE"), (False, "BEGIN")):
-                self._quick_engines[write] = _sqlite_engine(url, begin, busy=0)
-        self._rests_until = 0.0
-        self._mine = threading.local()
-        self._held: set[Connection] = set()
-
-    async def run(self, use: Callable[[Connection], R], *, write: bool) -> R:
-        threads = self._write_thread if write else self._read_threads
-        engine = self._write_engine if write else self._read_engine
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(threads, self._transaction, engine, use)
-
-    async def run_quick(self, use: Callable[[Connection], R], *, write: bool) -> R:
-        """Run it here and now, unless somebody has the file or the disk is slow.
-
-        Handing a transaction to a thread and back costs more than the transaction: the threads
-        wait for each other's turn with the interpreter.
-        """
-        await asyncio.sleep(0)  # others have their turn between two of them
-        began = time.monotonic()
-        if not self._quick_engines or began < self._rests_until:
-            return await self.run(use, write=write)
-        try:
-            return self._transaction(self._quick_engines[write], use)
-        except OperationalError as error:
-            if not is_locked(error):
-                raise
-        finally:
-            if time.monotonic() - began > _SLOW_SECONDS:
-                self._rests_until = time.monotonic() + _REST_SECONDS
-        return await self.run(use, write=write)
-
-    def _transaction(self, engine: Engine, use: Callable[[Connection], R]) -> R:
-        """Each thread holds its connections: taking one from the pool costs as much again."""
-        mine: dict[Engine, Connection] = self._mine.__dict__.setdefault("connections", {})
-        connection = mine.get(engine)
-        if connection is None:
-            connection = mine[engine] = engine.connect()
-            self._held.add(connection)
-        try:
-            with connection.begin():
-                return use(connection)
-        except SQLAlchemyError:
-            # Perhaps it is the connection that is broken; the next transaction has a new one.
-            del mine[engine]
-            self._held.discard(connection)
-            with contextlib.suppress(SQLAlchemyError):
-                connection.close()
-            raise
-
-    def attach(self, cipher: Cipher) -> None:
-        for engine in self._engines():
-            cipher.attach(engine.dialect)
-
-    def _engines(self) -> list[Engine]:
-        return [self._write_engine, self._read_engine, *self._quick_engines.values()]
-
-    async def close(self) -> None:
-        for threads in (self._write_thread, self._read_threads):
-            await asyncio.to_thread(threads.shutdown)
-        for connection in self._held:
-            connection.close()
-        for engine in self._engines():
-            engine.dispose()
-
-
-class _Postgres:
-    """PostgreSQL: pooled connections on the event loop."""
-
-    def __init__(self, url: URL, pool: dict[str, int]) -> None:
-        self._engine = create_async_engine(url, pool_pre_ping=True, **pool)
-        # The statements of a read see one state of the database, as they do in SQLite.
-        self._read_engine = self._engine.execution_options(isolation_level="REPEATABLE READ")
-
-    async def run(self, use: Callable[[Connection], R], *, write: bool) -> R:
-        engine = self._engine if write else self._read_engine
-        async with engine.begin() as connection:
-            return await connection.run_sync(use)
-
-    run_quick = run
-
-    def attach(self, cipher: Cipher) -> None:
-        cipher.attach(self._engine.sync_engine.dialect)
-
-    async def close(self) -> None:
-        await self._engine.dispose()
-
-
 @contextlib.asynccontextmanager
 async def _migrating() -> AsyncIterator[None]:
     """One migration at a time in this process, whatever thread or event loop it runs in."""
@@ -464,37 +340,6 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
     config.attributes["connection"] = connection
     command.upgrade(config, revision)
-
-
-def _sqlite_engine(
-    url: URL, begin: str, *, in_memory: bool = False, busy: float = _BUSY_SECONDS
-) -> Engine:
-    """Take transactions out of the driver's hands, and make commits survive a power cut."""
-    engine = create_engine(
-        url,
-        connect_args={"timeout": busy, "check_same_thread": False},
-        **({"poolclass": StaticPool} if in_memory else {"pool_size": _READERS}),
-    )
-
-    @event.listens_for(engine, "connect")
-    def on_connect(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None
-        cursor = connection.cursor()
-        cursor.execute("PRAGMA journal_mode=WAL")
-        cursor.execute("PRAGMA synchronous=FULL")
-        cursor.execute("PRAGMA foreign_keys=ON")
-        cursor.close()
-
-    @event.listens_for(engine, "begin")
-    def on_begin(connection: Connection) -> None:
-        # The driver's own: through SQLAlchemy it costs more than all else that it does.
-        driver: Any = connection.connection.dbapi_connection
-        try:
-            driver.execute(begin)
-        except sqlite3.Error as error:
-            raise OperationalError(begin, None, error) from error
-
-    return engine
 
 
 __all__ = ["Database", "parse_store_url", "upgrade"]

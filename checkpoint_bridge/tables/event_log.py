@@ -24,13 +24,17 @@ from perdure.checkpoint_bridge.log.events import (
 )
 from perdure.checkpoint_bridge.tables.blobs import put_blob
 from perdure.checkpoint_bridge.tables.notices import tell_followers
+from perdure.checkpoint_bridge.tables.prepared import Prepared
 from perdure.checkpoint_bridge.tables.schema import approvals, blobs, events, logs, saves, sessions
 from perdure.checkpoint_bridge.tables.sealing import refuse_sealed_text
+from perdure.checkpoint_bridge.tables.sessions import find_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sqlalchemy import ColumnElement, Connection
+
+    from perdure.checkpoint_bridge.tables.sessions import SessionRow
 
 _TITLE_LENGTH = 80
 _ERROR_LENGTH = 1000
@@ -64,26 +68,17 @@ class Batch:
 
 
 # Built once: making a statement costs more than SQLite needs to run it.
-_FIND = (
-    select(sessions)
-    .where(
-        sessions.c.session_id == bindparam("session_id"), sessions.c.log_id == bindparam("log_id")
-    )
-    # One writer at a time (PostgreSQL; a SQLite transaction has the whole file).
-    .with_for_update()
-)
-_INSERT_EVENTS = insert(events)
-_INSERT_SAVES = insert(saves)
+_INSERT_EVENTS = Prepared(insert(events))
+_INSERT_SAVES = Prepared(insert(saves))
 _CHANGED = (
     *("head", "writer", "title", "updated_at", "has_checkpoint", "status", "step", "last_end"),
-    *("turn_sequence", "emitted"),
+    *("turn_sequence", "emitted", "approval_id"),
 )
-_UPDATE = (
+_UPDATE = Prepared(
     update(sessions)
     .where(sessions.c.session_id == bindparam("key"))
-    .values({name: bindparam(f"new_{name}") for name in (*_CHANGED, "approval_id")})
+    .values({name: bindparam(f"new_{name}", type_=sessions.c[name].type) for name in _CHANGED})
 )
-
 
 WITH_CONTENT = events.outerjoin(blobs, blobs.c.digest == events.c.ref)
 _READ = (
@@ -92,9 +87,10 @@ _READ = (
 )
 
 
-def lock_session(connection: Connection, session_id: str, log_id: int) -> Any:
+def lock_session(connection: Connection, session_id: str, log_id: int) -> SessionRow | None:
     """A session's row, held until the transaction ends; ``None`` when it was deleted."""
-    return connection.execute(_FIND, {"session_id": session_id, "log_id": log_id}).one_or_none()
+    row = find_session(connection, session_id, lock=True)
+    return row if row is not None and row.log_id == log_id else None
 
 
 def append(
@@ -103,7 +99,7 @@ def append(
     *,
     keep_saves: int,
     step: int | None = None,
-    session: Any = None,
+    session: SessionRow | None = None,
 ) -> int:
     """Append events and saves; returns the log's length after the last of them.
 
@@ -129,7 +125,7 @@ def append(
         places = _already_there(connection, batch, [event.digest for event in encoded])
     there = len(places)
     places.extend(range(row.head, row.head + len(encoded) - there))
-    values = {name: getattr(row, name) for name in (*_CHANGED, "approval_id")}
+    values = {name: getattr(row, name) for name in _CHANGED}
     end = places[-1] + 1 if places else batch.head
     values["head"] = max(row.head, end)
     if batch.take_over:
@@ -154,7 +150,7 @@ def append(
         values["status"] = new_saves[-1].status
         values["approval_id"] = new_saves[-1].approval_id
     changes = {f"new_{name}": value for name, value in values.items()}
-    connection.execute(_UPDATE, {"key": batch.session_id, **changes})
+    _UPDATE.run(connection, {"key": batch.session_id, **changes})
     tell_followers(connection, batch.log_id, row.followed_until)
     return end
 
@@ -182,9 +178,9 @@ def _insert(
     # In one order for all writers: two that store the same contents never wait for each other.
     for content in sorted({event.blob for event in encoded if event.blob is not None}):
         put_blob(connection, content, batch.time_ms)
-    connection.execute(
-        _INSERT_EVENTS,
-        [
+    _INSERT_EVENTS.run(
+        connection,
+        *(
             {
                 "log_id": batch.log_id,
                 "seq": seq,
@@ -197,11 +193,11 @@ def _insert(
                 "ignorable": False,
             }
             for seq, (event, origin) in enumerate(zip(encoded, origins, strict=True), start=first)
-        ],
+        ),
     )
 
 
-def _check_turn(batch: Batch, row: Any) -> None:
+def _check_turn(batch: Batch, row: SessionRow | None) -> None:
     if row is None:
         msg = f"The session {batch.session_id} was deleted while its run went on."
         raise LogConflictError(msg)
@@ -310,9 +306,9 @@ def _save(
     step: int,
     keep: int,
 ) -> None:
-    connection.execute(
-        _INSERT_SAVES,
-        [
+    _INSERT_SAVES.run(
+        connection,
+        *(
             {
                 "log_id": batch.log_id,
                 "through_seq": through,
@@ -323,7 +319,7 @@ def _save(
                 "saved_at": batch.time_ms,
             }
             for through, save in new
-        ],
+        ),
     )
     if new[-1][1].status != ev.IN_PROGRESS:
         # Reads never look beyond the ring, so it need not be cut at each save.

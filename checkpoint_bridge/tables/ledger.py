@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import bindparam, select, text
 
@@ -20,6 +20,7 @@ from perdure.checkpoint_bridge.log import events as ev
 from perdure.checkpoint_bridge.log.events import INLINE_LIMIT, digest_of, dump
 from perdure.checkpoint_bridge.tables.blobs import get_blob, put_blob
 from perdure.checkpoint_bridge.tables.event_log import append, lock_session, read_events
+from perdure.checkpoint_bridge.tables.prepared import Prepared
 from perdure.checkpoint_bridge.tables.schema import effects, logs
 
 if TYPE_CHECKING:
@@ -78,8 +79,20 @@ class Effect:
         return self.outcome is not None
 
 
-_RETURNED = "name, started_at, starts, outcome, message, ref, attempts"
-_COLUMNS = [effects.c[name] for name in _RETURNED.split(", ")]
+class _Row(NamedTuple):
+    """What is read of a row."""
+
+    name: str
+    started_at: int
+    starts: int
+    outcome: str | None
+    message: str | None
+    ref: str | None
+    attempts: str
+
+
+_RETURNED = ", ".join(_Row._fields)
+_COLUMNS = [effects.c[name] for name in _Row._fields]
 
 
 def _typed(*names: str) -> list[BindParameter[Any]]:
@@ -88,8 +101,9 @@ def _typed(*names: str) -> list[BindParameter[Any]]:
 
 
 _BEGIN = {
-    dialect: text(
-        f"""
+    dialect: Prepared(
+        text(
+            f"""
         INSERT INTO perdure_effects
             (log_id, seq, call_index, name, starts, started_at, attempts)
         SELECT log_id, :seq, :call_index, :name, 1, :time_ms, '[]'
@@ -100,14 +114,15 @@ _BEGIN = {
             + CASE WHEN perdure_effects.ended_at IS NULL THEN 1 ELSE 0 END
         RETURNING {_RETURNED}
         """  # noqa: S608 - constants
-    ).columns(*_COLUMNS)
+        ).columns(*_COLUMNS)
+    )
     for dialect, lock in (("sqlite", ""), ("postgresql", "FOR SHARE"))
 }
 """One statement for the fence, the mark and the look at the outcome; no row: not the writer.
 
 On PostgreSQL the fence holds until the mark is committed; SQLite has one writer anyway."""
 
-_END = (
+_END = Prepared(
     text(
         f"""
     INSERT INTO perdure_effects (log_id, seq, call_index, name, starts, started_at, ended_at,
@@ -129,12 +144,14 @@ _KEEP = text(
     WHERE log_id = :log_id AND seq = :seq AND call_index = :call_index
     """
 ).bindparams(*_typed("message", "ref"))
-_FIND = text(
-    f"""
+_FIND = Prepared(
+    text(
+        f"""
     SELECT {_RETURNED} FROM perdure_effects
     WHERE log_id = :log_id AND seq = :seq AND call_index = :call_index
     """  # noqa: S608 - constants
-).columns(*_COLUMNS)
+    ).columns(*_COLUMNS)
+)
 _NOTE = text(
     """
     INSERT INTO perdure_effects
@@ -160,12 +177,11 @@ def begin_effect(
         LogConflictError: the session belongs to another run by now; the effect must not happen.
     """
     given = {"session_id": session_id, "run_id": run_id, "name": name, "time_ms": time_ms}
-    query = _BEGIN[connection.dialect.name]
-    row = connection.execute(query, {**_keys(effect_id), **given}).one_or_none()
+    row = _BEGIN[connection.dialect.name].one(connection, {**_keys(effect_id), **given})
     if row is None:
         msg = f"The session {session_id} belongs to a newer run; this call must not happen."
         raise LogConflictError(msg)
-    return _found(connection, effect_id, row)
+    return _found(connection, effect_id, _Row(*row))
 
 
 def end_effect(
@@ -208,13 +224,13 @@ def end_effect(
     nowhere = dict.fromkeys(kept)
     values = {"name": name, "time_ms": time_ms, "outcome": dump(outcome)}
     values |= kept if record is None else nowhere
-    row = connection.execute(_END, {**_keys(effect_id), **values}).one_or_none()
+    row = _END.one(connection, {**_keys(effect_id), **values})
     if row is None:
         effect = find_effect(connection, effect_id)
         assert effect is not None
         effect.late = True
     else:
-        effect = _effect(row, content, ref)
+        effect = _effect(_Row(*row), content, ref)
     batch = record(effect, session.head) if record is not None else None
     if batch is not None:
         with contextlib.suppress(LogConflictError):
@@ -242,10 +258,8 @@ def note_attempt(
 
 def find_effect(connection: Connection, effect_id: EffectId) -> Effect | None:
     """The row of an effect, or ``None`` when it was never begun."""
-    row = connection.execute(_FIND, _keys(effect_id)).one_or_none()
-    if row is None:
-        return None
-    return _found(connection, effect_id, row)
+    row = _FIND.one(connection, _keys(effect_id))
+    return None if row is None else _found(connection, effect_id, _Row(*row))
 
 
 def log_uid(connection: Connection, log_id: int) -> str:
@@ -254,7 +268,7 @@ def log_uid(connection: Connection, log_id: int) -> str:
     return uid
 
 
-def _found(connection: Connection, effect_id: EffectId, row: Any) -> Effect:
+def _found(connection: Connection, effect_id: EffectId, row: _Row) -> Effect:
     """The effect of a row, with its message, wherever that is."""
     content, ref = row.message, row.ref
     if ref is not None:
@@ -278,7 +292,7 @@ def _recorded(connection: Connection, effect_id: EffectId) -> str | None:
     return None
 
 
-def _effect(row: Any, content: str | None, ref: str | None) -> Effect:
+def _effect(row: _Row, content: str | None, ref: str | None) -> Effect:
     return Effect(
         name=row.name,
         started_at=row.started_at,

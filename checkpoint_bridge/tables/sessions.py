@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import and_, delete, func, insert, or_, select, update
+from sqlalchemy import and_, bindparam, delete, func, insert, or_, select, update
 
 from perdure.checkpoint_bridge.errors import SessionEndedError
 from perdure.checkpoint_bridge.log import events as ev
@@ -14,6 +14,7 @@ from perdure.checkpoint_bridge.log.headers import SESSION_FORMAT_VERSION, header
 from perdure.checkpoint_bridge.log.lineage import ancestors, depth_of
 from perdure.checkpoint_bridge.tables.blobs import drop_unused
 from perdure.checkpoint_bridge.tables.inputs import drop_inputs
+from perdure.checkpoint_bridge.tables.prepared import Prepared
 from perdure.checkpoint_bridge.tables.schema import (
     approvals,
     effects,
@@ -78,13 +79,20 @@ class SessionRow:
         return self.status == ev.IN_PROGRESS and self.writer is not None and self.last_end is None
 
 
+_BY_ID = select(*(sessions.c[name] for name in SessionRow.__slots__)).where(
+    sessions.c.session_id == bindparam("session_id")
+)
+_FIND = Prepared(_BY_ID)
+# One writer at a time (PostgreSQL; a SQLite transaction has the whole file).
+_LOCK = Prepared(_BY_ID.with_for_update())
+
+
 def find_session(
     connection: Connection, session_id: str, *, lock: bool = False
 ) -> SessionRow | None:
     """The row of a session, or ``None``; with ``lock`` it stays so until the transaction ends."""
-    query = select(sessions).where(sessions.c.session_id == session_id)
-    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
-    return None if row is None else SessionRow(**row._mapping)  # noqa: SLF001 - public in SQLAlchemy
+    row = (_LOCK if lock else _FIND).one(connection, {"session_id": session_id})
+    return None if row is None else SessionRow(*row)
 
 
 def list_sessions(
@@ -111,7 +119,7 @@ def list_sessions(
     if limit is not None:
         query = query.limit(limit)
     rows = (connection.execute(query)).all()
-    return [SessionRow(**row._mapping) for row in rows]  # noqa: SLF001 - as above
+    return [SessionRow(**row._mapping) for row in rows]  # noqa: SLF001 - public in SQLAlchemy
 
 
 def _has_status(status: str) -> ColumnElement[bool]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure import Agent, ToolContext, tool, worker
 from perdure.checkpoint_bridge.stores.sql_store import SqlStore
-from perdure.checkpoint_bridge.tables import database
+from perdure.checkpoint_bridge.tables import backends
 from perdure.process import run_program
 from perdure.testing import ScriptedModel, call
 
@@ -309,7 +309,7 @@ def main() -> int:
     if arguments.grace_seconds is not None:
         worker.GRACEFUL_SHUTDOWN = timedelta(seconds=arguments.grace_seconds)
     if arguments.busy_seconds is not None:
-        database._BUSY_SECONDS = arguments.busy_seconds
+        backends._BUSY_SECONDS = arguments.busy_seconds
     asyncio.run(_serve(arguments))
     return 0
 

@@ -10,7 +10,7 @@ from sqlalchemy import event
 from temporalio.common import RetryPolicy
 
 from perdure import Agent, ToolContext, tool
-from perdure.checkpoint_bridge.tables import database
+from perdure.checkpoint_bridge.tables import backends
 from perdure.client import connect
 from perdure.dev_server import DevServer
 from perdure.testing import call
@@ -115,7 +115,7 @@ async def test_a_full_disk_is_waited_for(
 ) -> None:
     """What the tool did is not lost and not done again; the run goes on when there is room."""
     full = False
-    real = database._sqlite_engine
+    real = backends._sqlite_engine
 
     def limited(*given: Any, **options: Any) -> Any:
         engine = real(*given, **options)
@@ -127,7 +127,7 @@ async def test_a_full_disk_is_waited_for(
 
         return engine
 
-    monkeypatch.setattr(database, "_sqlite_engine", limited)
+    monkeypatch.setattr(backends, "_sqlite_engine", limited)
     gate = bench.gate()
     ran: list[str] = []
 
