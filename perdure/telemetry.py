@@ -20,30 +20,37 @@ if TYPE_CHECKING:
     from perdure.checkpoint_bridge.mirrors.mirror import Mirror
     from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 
-_ENDPOINTS = (
-    "OTEL_EXPORTER_OTLP_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
-)
+_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+_OF_SIGNALS = {
+    "traces": "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "metrics": "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+}
 _PROTOCOL = "http/protobuf"
 _PATIENCE = 2.0
 """Seconds that a collection of metrics waits for the store."""
 
 
-def export_from_environment() -> None:
+def export_from_environment() -> dict[str, str]:
     """Send traces and metrics over OTLP where OpenTelemetry's own variables say so.
 
     For programs of ours. A program that embeds us, or ``opentelemetry-instrument``, has set
     providers already, and then this does nothing. What is left is sent when the process ends.
 
+    Returns:
+        Where ``traces`` and ``metrics`` go to now, each if it goes anywhere.
+
     Raises:
         ConfigurationError: an endpoint is set and the exporter is not installed, or the protocol
             is another one.
     """
-    asked = any(os.environ.get(name) for name in _ENDPOINTS)
+    asked = {
+        kind: os.environ.get(name) or os.environ.get(_ENDPOINT, "")
+        for kind, name in _OF_SIGNALS.items()
+    }
+    asked = {kind: endpoint for kind, endpoint in asked.items() if endpoint}
     off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
     if not asked or off or is_on():
-        return
+        return {}
     protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") or _PROTOCOL
     if protocol != _PROTOCOL:
         msg = f"OTEL_EXPORTER_OTLP_PROTOCOL is {_PROTOCOL} here, not {protocol!r}."
@@ -60,15 +67,18 @@ def export_from_environment() -> None:
     except ImportError as error:
         msg = "An OTLP endpoint is set, and OpenTelemetry's exporter is not installed."
         hint = "Install it with: pip install 'perdure[otel]'"
-        raise ConfigurationError(msg, field="OTEL_EXPORTER_OTLP_ENDPOINT", hint=hint) from error
+        raise ConfigurationError(msg, field=_ENDPOINT, hint=hint) from error
     # The variables OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win.
     name = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": SCOPE}
     resource = Resource.create(name)
-    tracer_provider = TracerProvider(resource=resource)
-    tracer_provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    trace.set_tracer_provider(tracer_provider)
-    readers = [PeriodicExportingMetricReader(OTLPMetricExporter())]
-    metrics.set_meter_provider(MeterProvider(readers, resource=resource))
+    if "traces" in asked:
+        tracer_provider = TracerProvider(resource=resource)
+        tracer_provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        trace.set_tracer_provider(tracer_provider)
+    if "metrics" in asked:
+        readers = [PeriodicExportingMetricReader(OTLPMetricExporter())]
+        metrics.set_meter_provider(MeterProvider(readers, resource=resource))
+    return asked
 
 
 @contextlib.contextmanager

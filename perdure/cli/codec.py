@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +18,7 @@ from perdure.cli.output import note
 from perdure.cli.signals import StopSignals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from starlette.applications import Starlette
 
@@ -93,7 +94,24 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ConfigurationError(msg, field="--port") from error
 
 
+def _address(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 async def _serve(app: Starlette, listening: socket.socket, origins: tuple[str, ...]) -> None:
+    stop = StopSignals()
+    async with stop, _answering(app, listening) as answering:
+        where = f"for the Temporal UI at {', '.join(origins)}"
+        note(f"Codec server {_address(listening)} {where}")
+        asked = asyncio.create_task(stop.asked.wait())
+        await asyncio.wait({answering, asked}, return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _answering(app: Starlette, listening: socket.socket) -> AsyncIterator[asyncio.Task[None]]:
+    """Answer requests while the block runs; the task ends earlier when it cannot."""
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -101,15 +119,47 @@ async def _serve(app: Starlette, listening: socket.socket, origins: tuple[str, .
         def capture_signals(self) -> Iterator[None]:
             yield  # the program has its own way to end
 
-    server = Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
-    host, port = listening.getsockname()[:2]
-    stop = StopSignals()
-    async with stop:
-        serving = asyncio.create_task(server.serve([listening]))
-        shown = f"[{host}]" if ":" in host else host
-        note(f"Codec server http://{shown}:{port} for the Temporal UI at {', '.join(origins)}")
-        asked = asyncio.create_task(stop.asked.wait())
-        await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
-        asked.cancel()
+    # Its logs go to the program's own handlers, if it has any.
+    config = uvicorn.Config(
+        app, log_config=None, log_level="warning", access_log=False, lifespan="off"
+    )
+    server = Server(config)
+    answering = asyncio.create_task(server.serve([listening]))
+    try:
+        yield answering
+    finally:
         server.should_exit = True
-        await serving
+        await answering
+
+
+class UiCodec:
+    """Decrypts for the UI of the development server that ``perdure dev`` starts, and no other."""
+
+    def __init__(self, keys: Keyring) -> None:
+        from perdure.codec_server import codec_app
+        from perdure.encryption import EncryptionCodec
+
+        self._app_for = partial(codec_app, EncryptionCodec(keys))
+        self._listening = _listen("127.0.0.1", 0)
+        self.arguments = ("--ui-codec-endpoint", _address(self._listening))
+        """What tells the development server where it is."""
+
+    @contextlib.asynccontextmanager
+    async def serving(self, ui: str | None) -> AsyncIterator[None]:
+        """Answer the pages of a UI while the block runs."""
+        # With the name that people type, too.
+        origins = () if ui is None else (ui, ui.replace("127.0.0.1", "localhost"))
+        async with _answering(self._app_for(origins=origins), self._listening):
+            yield
+
+
+def ui_codec() -> UiCodec | None:
+    """What decrypts for the UI; without keys, and where it is not installed, nothing."""
+    keys = Keyring.from_environment()
+    if keys is None:
+        return None
+    try:
+        return UiCodec(keys)
+    except ConfigurationError as error:
+        note(f"The Temporal UI will show ciphertext. {error.message} {error.hint}")
+        return None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli import exits
+from perdure.cli.codec import ui_codec
 from perdure.cli.loading import load_agents
 from perdure.cli.options import (
     DEFAULT_STORE,
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 PORT = 7233
 UI_PORT = 8233
 STATE_DIRECTORY = Path(".perdure")
+
+_log = logging.getLogger("perdure.worker")
 
 _LOOK_EVERY = 0.5
 """Seconds between two looks whether our server lives."""
@@ -91,7 +94,7 @@ def worker(
     Calls in flight may finish; a second Ctrl-C ends at once.
     """
     set_up_logs(log_level)
-    export_telemetry()
+    apply_environment()
     rollout = Rollout(deployment, build_id, pinned, grace, ready_file)
     agents = load_agents(app, show_traceback=show_traceback)
     where = Where(store, temporal, namespace, task_queue, tuple(mirrors or ()))
@@ -116,7 +119,7 @@ def dev(
     Temporal's state is kept in .perdure/ of the current directory.
     """
     set_up_logs(log_level)
-    export_telemetry()
+    apply_environment()
     agents = load_agents(app, show_traceback=show_traceback)
     where = Where(store, task_queue=task_queue, mirrors=tuple(mirrors or ()))
     run_server(_develop(agents, where, ephemeral=ephemeral))
@@ -145,15 +148,25 @@ def set_up_logs(level: str) -> None:
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.root.level))
 
 
-def export_telemetry() -> None:
-    """Send traces and metrics where OpenTelemetry's environment variables say so.
+def apply_environment() -> None:
+    """Send traces and metrics where the environment says so, and tell what it switches on.
 
     Raises:
-        ConfigurationError: they name what is not installed.
+        ConfigurationError: its keys are none, or what it names is not installed.
     """
+    from perdure.checkpoint_bridge.keyring import KEYS_VARIABLE, Keyring
+    from perdure.checkpoint_bridge.redaction import redact
     from perdure.telemetry import export_from_environment
 
-    export_from_environment()
+    keys = Keyring.from_environment()
+    if keys is not None:
+        _log.info(
+            "Encrypting what Temporal and the store get, with the key %s of %s",
+            keys.active,
+            KEYS_VARIABLE,
+        )
+    for kind, endpoint in export_from_environment().items():
+        _log.info("Sending %s to %s", kind, redact(endpoint))
 
 
 def _short_failure(record: logging.LogRecord) -> bool:
@@ -200,32 +213,34 @@ async def _develop(agents: Sequence[Agent], where: Where, *, ephemeral: bool) ->
     quiet_core()
     _check(where)
     state = None if ephemeral else _state_file()
+    codec = ui_codec()
     with progress("Starting Temporal"):
-        server = await _start_server(state)
+        server = await _start_server(state, codec.arguments if codec else ())
     if state is not None:
         _address_file().write_text(server.address, "utf-8")
     try:
         client = await connect_temporal(server.address, "default")
         await register(client)
         _introduce(server, agents, where)
-        await _serve(client, agents, where, server)
+        async with codec.serving(server.ui_url) if codec else contextlib.nullcontext():
+            await _serve(client, agents, where, server)
     finally:
         await server.stop()
 
 
-async def _start_server(state: Path | None) -> DevServer:
+async def _start_server(state: Path | None, arguments: Sequence[str]) -> DevServer:
     """Start the server on Temporal's own ports, or on free ones where those are taken."""
     from perdure.checkpoint_bridge.errors import ConfigurationError
     from perdure.dev_server import DevServer
 
-    server = DevServer(db_filename=state, port=PORT, ui_port=UI_PORT)
+    server = DevServer(db_filename=state, port=PORT, ui_port=UI_PORT, extra_args=arguments)
     try:
         await server.start()
     except ConfigurationError as error:
         if error.field != "port":
             raise
         note(f"Port {PORT} or {UI_PORT} is in use by another program; taking free ones.")
-        server = DevServer(db_filename=state)
+        server = DevServer(db_filename=state, extra_args=arguments)
         await server.start()
     return server
 
@@ -302,7 +317,6 @@ async def _serve(
     """Serve until a signal comes or our own server dies; then let calls in flight finish."""
     from perdure.worker import serving
 
-    log = logging.getLogger("perdure.worker")
     stop = StopSignals()
     store = where.open_store(create=True)
     rollout = rollout or Rollout()
@@ -316,7 +330,7 @@ async def _serve(
             **rollout.worker_options(),
         ):
             with rollout.ready():
-                log.info(
+                _log.info(
                     "Serving %s on task queue %s of Temporal at %s (namespace %s); store %s",
                     ", ".join(agent.name for agent in agents),
                     where.task_queue,
@@ -326,7 +340,7 @@ async def _serve(
                 )
                 async with stop:
                     await _until_stopped(stop.asked, server)
-            log.info("Stopping: calls in flight may finish; Ctrl-C again ends at once")
+            _log.info("Stopping: calls in flight may finish; Ctrl-C again ends at once")
     except asyncio.CancelledError:
         # A worker that has lost its server fails by itself, and cancels whoever holds it.
         if server is None or server.running:
@@ -334,7 +348,7 @@ async def _serve(
         raise _server_ended(server) from None
     finally:
         await store.close()
-    log.info("Stopped")
+    _log.info("Stopped")
 
 
 async def _until_stopped(asked: asyncio.Event, server: DevServer | None) -> None:

@@ -7,6 +7,7 @@ import re
 import signal
 from typing import Any
 
+import httpx
 import psutil
 
 
@@ -57,6 +58,30 @@ async def test_dev_runs_everything(program: Any, wait_for_line: Any) -> None:
     state = program.folder / ".perdure"
     assert (state / "temporal.db").exists()
     assert (state / ".gitignore").read_text("utf-8") == "*\n"
+
+
+async def test_dev_tells_what_the_environment_switches_on(program: Any, wait_for_line: Any) -> None:
+    given = {
+        "PERDURE_ENCRYPTION_KEYS": "k1:" + "MTEx" * 10 + "MTE=",
+        "PERDURE_STORE": "sqlite:///sealed.db",
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://me:hidden@127.0.0.1:9/v1/traces",
+    }
+    dev = await program.start("dev", "app:echo", "--ephemeral", **given)
+    await wait_for_line(dev.stderr, "with the key k1 of PERDURE_ENCRYPTION_KEYS")
+    assert "hidden" not in await wait_for_line(dev.stderr, "Sending traces to http://")
+    ui = (await wait_for_line(dev.stderr, "Temporal UI")).split()[2]
+    await wait_for_line(dev.stderr, "Serving echo")
+    # Its UI, and no other page, can decrypt.
+    async with httpx.AsyncClient() as http:
+        codec = (await http.get(f"{ui}/api/v1/settings")).json()["Codec"]["Endpoint"]
+        for origin, status in ((ui, 200), ("https://example.com", 403)):
+            answer = await http.post(
+                f"{codec}/decode", json={"payloads": []}, headers={"Origin": origin}
+            )
+            assert answer.status_code == status
+    dev.send_signal(signal.SIGINT)
+    await wait_for_line(dev.stderr, "Stopped")
+    assert await dev.wait() == 0
 
 
 async def test_dev_ends_when_its_server_dies(program: Any, wait_for_line: Any) -> None:

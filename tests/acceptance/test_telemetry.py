@@ -89,6 +89,8 @@ async def test_r33_a_trace_over_two_workers_is_whole(
 
     async def serve(*command: str) -> Any:
         worker = await program.start("worker", "app.py:trip", **telemetry)
+        for kind in ("traces", "metrics"):
+            await wait_for_line(worker.stderr, f"Sending {kind} to {collector.endpoint}")
         await wait_for_line(worker.stderr, "Serving trip")
         run = await program(*command)
         async with asyncio.timeout(120):

@@ -1,4 +1,4 @@
-"""A person decides in the Temporal UI alone: reads what a run waits for, and sends what it shows.
+"""The real Temporal UI: a person decides in it alone, and a codec server decrypts for it.
 
 In headless Chromium, against the UI of the development server. ``make ui`` runs it, and with
 ``PERDURE_SHOTS=docs/images`` it takes the pictures of the documentation.
@@ -6,6 +6,7 @@ In headless Chromium, against the UI of the development server. ``make ui`` runs
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 from pathlib import Path
@@ -17,8 +18,11 @@ from playwright.async_api import Page, async_playwright, expect
 from temporalio.client import Client
 
 from perdure import Agent, ToolContext, tool
+from perdure.checkpoint_bridge.keyring import KEYS_VARIABLE
+from perdure.cli.codec import ui_codec
 from perdure.client import connect
 from perdure.dev_server import DevServer
+from perdure.encryption import ENCODING
 from perdure.search_attributes import register
 from perdure.testing import ScriptedModel, call
 from perdure.worker import serving
@@ -132,3 +136,32 @@ async def test_a_person_approves_with_what_the_ui_shows(
         assert "Finished (stop)" in text
         assert "I charged 250 for order 7." in text
         await shot(page, "ui-finished")
+
+
+async def test_the_codec_server_shows_what_is_encrypted(
+    page: Page, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEYS_VARIABLE, "k1:" + "MTEx" * 10 + "MTE=")
+    codec = ui_codec()
+    assert codec is not None
+    agent = Agent("billing", provider=ScriptedModel(["I charged Ada's card."]))
+    async with (
+        DevServer(extra_args=codec.arguments) as server,
+        connect(store=store_url, temporal=server.address) as client,
+        serving(client.temporal, [agent], client.store),
+    ):
+        await client.execute("billing", "Settle what Grace owes", session_id="sealed")
+        async with codec.serving(server.ui_url):
+            await page.goto(f"{server.ui_url}/namespaces/default/workflows/sealed")
+            await expect(page.get_by_text("Settle what Grace owes").first).to_be_visible()
+            await expect(page.get_by_text("I charged Ada's card.").first).to_be_visible()
+            await shot(page, "ui-decrypted")
+        # Nobody decrypts now: Temporal itself has ciphertext alone.
+        await page.reload()
+        lost = page.get_by_role("button", name="Codec Server could not connect")
+        await expect(lost).to_be_visible()
+        ciphertext = base64.b64encode(ENCODING).decode()
+        await expect(page.get_by_text(ciphertext).first).to_be_visible()
+        shown = await page.locator("body").inner_text()
+        assert "Grace" not in shown
+        assert "Ada" not in shown
