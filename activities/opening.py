@@ -12,6 +12,7 @@ from perdure.activities import tracing
 from perdure.activities.children import delegated_input
 from perdure.activities.deps import Deps
 from perdure.activities.failures import boundary
+from perdure.activities.packing import packed, unpacked
 from perdure.activities.planning import plan_call, refuse
 from perdure.activities.wire import (
     ACTIVITY_OPEN,
@@ -70,8 +71,10 @@ class Opening(Deps):
 
     @activity.defn(name=ACTIVITY_OPEN)
     @boundary
-    async def open_run(self, task: OpenRun) -> RunFacts:
+    async def open_run(self, given: dict[str, Any]) -> dict[str, Any]:
         """Write the beginning of a run and say how it goes on. Doing it again changes nothing.
+
+        Takes an :class:`OpenRun`, and gives the :class:`RunFacts`.
 
         Raises:
             ConfigurationError: unknown agent, or input that is not messages.
@@ -80,6 +83,7 @@ class Opening(Deps):
             AgentDriftError: the agent differs, and it was built to refuse that.
             ResumeToolMissingError: a pending call's tool is gone.
         """
+        task = unpacked(OpenRun, given)
         agent = self.agent(task.agent)
         for remaining in reversed(range(_OPEN_TRIES)):
             opener = _Opener(self, agent, task)
@@ -92,7 +96,8 @@ class Opening(Deps):
                 if opener.found is not None:
                     log_id, head = opener.found.log_id, opener.found.head
                     await tracing.tell_ends(self.store, task.session_id, log_id, head)
-                return facts
+                result: dict[str, Any] = packed(facts)
+                return result
         raise AssertionError
 
 

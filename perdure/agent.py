@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.activities.providers.registry import parse_model, provider_for
@@ -187,7 +189,8 @@ class Agent:
     def fingerprint(self) -> AgentFingerprint:
         """What a resume compares: model, tools' input schemas, instructions; never code."""
         schemas = {name: each.input_schema for name, each in self.tools.items()}
-        return fingerprint(self.model, schemas, self.instructions)
+        known = _fingerprint(self.model, json.dumps(schemas), self.instructions)
+        return AgentFingerprint.from_json(known.to_json())
 
     def recovery_of(self, tool: Tool) -> Recovery:
         """What becomes of a call of a tool when its worker dies."""
@@ -247,6 +250,12 @@ def _checked_settings(given: dict[str, Any] | None) -> dict[str, Any]:
     if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
         raise refusal("settings", "request settings by their names", given)
     return dict(settings)
+
+
+@lru_cache
+def _fingerprint(model: str | None, schemas: str, instructions: str) -> AgentFingerprint:
+    """Remembered, because every run asks for it and it takes its time."""
+    return fingerprint(model, json.loads(schemas), instructions)
 
 
 def _checked_name(name: object) -> str:

@@ -10,6 +10,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 from perdure.activities.failures import to_failure
+from perdure.activities.packing import packed, unpacked
 from perdure.activities.wire import (
     ACTIVITY_CLOSE,
     ACTIVITY_OPEN,
@@ -125,31 +126,33 @@ class AgentWorkflow:
 
     async def _open(self, asked: RunRequest, run_id: str) -> RunFacts:
         try:
-            facts: RunFacts = await workflow.execute_local_activity(
+            facts = await workflow.execute_local_activity(
                 ACTIVITY_OPEN,
-                OpenRun(
-                    session_id=asked.session_id,
-                    run_id=run_id,
-                    agent=asked.agent,
-                    input=asked.input,
-                    time_ms=now_ms(),
-                    input_ref=asked.input_ref,
-                    business_state=asked.business_state,
-                    has_business_state=asked.has_business_state,
-                    metadata=asked.metadata,
-                    max_steps=asked.max_steps,
-                    claim=asked.claim,
-                    traceparent=asked.traceparent,
-                    attempt=workflow.info().attempt,
-                    delegated=asked.delegated,
+                packed(
+                    OpenRun(
+                        session_id=asked.session_id,
+                        run_id=run_id,
+                        agent=asked.agent,
+                        input=asked.input,
+                        time_ms=now_ms(),
+                        input_ref=asked.input_ref,
+                        business_state=asked.business_state,
+                        has_business_state=asked.has_business_state,
+                        metadata=asked.metadata,
+                        max_steps=asked.max_steps,
+                        claim=asked.claim,
+                        traceparent=asked.traceparent,
+                        attempt=workflow.info().attempt,
+                        delegated=asked.delegated,
+                    )
                 ),
-                result_type=RunFacts,
+                result_type=dict,
                 start_to_close_timeout=STORE_TIMEOUT,
                 retry_policy=STORE_RETRY,
             )
         except ActivityError as error:
             raise _failure(error) from error
-        return facts
+        return unpacked(RunFacts, facts)
 
     async def _leftover(self, loop: RunLoop) -> str | None:
         await workflow.wait_condition(workflow.all_handlers_finished)

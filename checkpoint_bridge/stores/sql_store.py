@@ -241,12 +241,14 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
                 self.retention.apply(connection, session_id, agent, time_ms)
             return batch, end
 
-        if head == 0 and await self.session(session_id) is None:
+        asks = self.hooks.on_session_created is not None
+        if asks and head == 0 and await self.session(session_id) is None:
             await self.hooks.created(session_id)
         # Retention may have much to delete.
         write = self.database.write_quick if self.retention is None else self.database.write
         batch, end = await write(open_session)
         await self._hand_over(batch, end)
+        self._follow(batch)
         return batch.log_id, end
 
     async def append(self, batch: Batch) -> int:
@@ -278,6 +280,8 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
     def _follow(self, batch: Batch) -> None:
         """Fold what was just appended, so that the next step need not read it again."""
         cached = self._states.get(batch.log_id)
+        if cached is None and batch.head == 0:
+            cached = SessionState()
         if cached is None or cached.through != batch.head:
             return
         if any(each.ref and ev.BULK[each.type] not in each.data for each in batch.events):
@@ -289,7 +293,13 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
                 zip(batch.events, batch.encoded, strict=True), start=batch.head
             )
         ]
-        self._states[batch.log_id] = cached.copy().fold(new)
+        self._remember(batch.log_id, cached.copy().fold(new))
+
+    def _remember(self, log_id: int, state: SessionState) -> None:
+        self._states[log_id] = state
+        self._states.move_to_end(log_id)
+        while len(self._states) > _CACHED_LOGS:
+            self._states.popitem(last=False)
 
     async def close_run(self, batch: Batch, reason: str) -> int:
         """Append what closes a run, and close the approvals that it waited for."""
@@ -329,10 +339,7 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
             msg = f"Log {log_id} of the store {self.database} is gone: its session was deleted."
             raise LogConflictError(msg)
         if cached is None or usable:
-            self._states[log_id] = state
-            self._states.move_to_end(log_id)
-            while len(self._states) > _CACHED_LOGS:
-                self._states.popitem(last=False)
+            self._remember(log_id, state)
         return state
 
     # -- content, approvals ------------------------------------------------------------------
