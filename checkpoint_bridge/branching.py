@@ -56,9 +56,7 @@ async def fork_behind(
         ForkBoundaryError: there is no such event, or it is in the middle of a turn.
         SessionExistsError: the new id is taken.
     """
-    source = await store.session(session_id)
-    if source is None:
-        raise session_not_found(session_id)
+    source = await store.known_session(session_id)
     if boundary is None:
         boundary = await store.database.read(_newest_end, source.log_id)
     if isinstance(boundary, bool) or not isinstance(boundary, int):

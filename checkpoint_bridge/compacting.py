@@ -21,7 +21,7 @@ from perdure.checkpoint_bridge.format.messages import Message, text_of
 from perdure.checkpoint_bridge.log import events as ev
 from perdure.checkpoint_bridge.log.derived import frozen_messages
 from perdure.checkpoint_bridge.log.events import NewEvent, NewSave
-from perdure.checkpoint_bridge.stores.store import run_goes_on, session_not_found
+from perdure.checkpoint_bridge.stores.store import run_goes_on
 from perdure.checkpoint_bridge.stores.stored import now_ms
 from perdure.checkpoint_bridge.tables.event_log import Batch
 from perdure.checkpoint_bridge.tables.sessions import refuse_ended
@@ -77,9 +77,7 @@ async def compact(
         msg = "Give summary, a text that is not empty, or summarize, a function; not both."
         raise ConfigurationError(msg, field="summary")
     for remaining in reversed(range(_TRIES)):
-        row = await store.session(session_id)
-        if row is None:
-            raise session_not_found(session_id)
+        row = await store.known_session(session_id)
         refuse_ended(row)
         state = await store.state(row.log_id, row.head)
         _check_idle(session_id, state)

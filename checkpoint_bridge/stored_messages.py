@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from perdure.checkpoint_bridge.log.derived import messages_of
-from perdure.checkpoint_bridge.stores.store import session_not_found
 
 if TYPE_CHECKING:
     from perdure.checkpoint_bridge.format.messages import Message
@@ -18,7 +17,5 @@ async def stored_messages(store: SqlStore, session_id: str) -> list[Message]:
     Raises:
         SessionNotFoundError: there is no such session.
     """
-    row = await store.session(session_id)
-    if row is None:
-        raise session_not_found(session_id)
+    row = await store.known_session(session_id)
     return messages_of(await store.state(row.log_id, row.head))

@@ -18,7 +18,6 @@ from perdure.checkpoint_bridge.format.transcript import input_messages
 from perdure.checkpoint_bridge.log.events import FINISHED
 from perdure.checkpoint_bridge.log.fold import spent
 from perdure.checkpoint_bridge.mirrors.mirror import mirroring
-from perdure.checkpoint_bridge.stores.store import session_not_found
 from perdure.checkpoint_bridge.tables.sessions import CLEARED, CREATED, refuse_ended
 from perdure.client_approvals import ClientApprovals
 from perdure.connection import (
@@ -31,7 +30,7 @@ from perdure.connection import (
 from perdure.encryption import resolve
 from perdure.foreign import ForeignSessions
 from perdure.results import Fork, RunResult
-from perdure.session_runs import SessionRuns
+from perdure.session_runs import NewRun, SessionRuns
 from perdure.sessions.directory import Sessions
 from perdure.sizes import bounded, json_text
 
@@ -159,58 +158,39 @@ class Client:
     ) -> RunHandle:
         """Start a run and return at once. Arguments and errors are those of :meth:`execute`."""
         return await self.begin(
-            agent,
-            input,
-            session_id=session_id,
-            business_state=business_state,
-            metadata=metadata,
-            max_steps=max_steps,
+            NewRun(
+                agent,
+                input,
+                session_id=session_id,
+                business_state=business_state,
+                metadata=metadata,
+                max_steps=max_steps,
+            )
         )
 
-    async def begin(
-        self,
-        agent: str,
-        input: str | list[dict[str, Any]],  # noqa: A002 - the format's word
-        *,
-        session_id: str | None = None,
-        business_state: Any = UNSET,
-        metadata: dict[str, Any] | None = None,
-        max_steps: int | None = None,
-        claim: str | None = None,
-        join: bool = True,
-    ) -> RunHandle:
-        """:meth:`start` for session objects.
-
-        Args:
-            agent: as all that is not named here, see :meth:`execute`.
-            input: of the run.
-            session_id: of the run.
-            business_state: of the run.
-            metadata: of the run.
-            max_steps: of the run.
-            claim: what the run is to be recognised by (:func:`.claims.claim_id`).
-            join: False: a run that goes on takes no input; ``SessionBusyError`` says so.
-        """
-        messages = input_messages(input)
+    async def begin(self, run: NewRun) -> RunHandle:
+        """:meth:`start` for session objects, too."""
+        messages = input_messages(run.input)
+        session_id, row = run.session_id, None
         if session_id is None:
-            session_id, row = str(uuid.uuid4()), None
+            session_id = str(uuid.uuid4())
         else:
             row = await self._known(session_id)
         if row is not None:
             refuse_ended(row)
             if messages:
                 await self._refuse_while_waiting(row)
-        request: dict[str, Any] = {"agent": agent, "session_id": session_id}
-        request.update(await self._input(session_id, input))
-        if business_state is not UNSET:
-            request["business_state"] = bounded("business_state", business_state)
-        if metadata is not None:
-            request["metadata"] = bounded("metadata", metadata)
-        if max_steps is not None:
-            request["max_steps"] = max_steps
-        if claim is not None:
-            request["claim"] = claim
-        return await self._runs.start(request, join=join)
+        request: dict[str, Any] = {"agent": run.agent, "session_id": session_id}
+        request.update(await self._input(session_id, run.input))
+        if run.business_state is not UNSET:
+            request["business_state"] = bounded("business_state", run.business_state)
+        if run.metadata is not None:
+            request["metadata"] = bounded("metadata", run.metadata)
+        if run.max_steps is not None:
+            request["max_steps"] = run.max_steps
+        if run.claim is not None:
+            request["claim"] = run.claim
+        return await self._runs.start(request, join=run.join)
 
     async def resume(self, session_id: str) -> RunResult | None:
         """Finish an unfinished run or join the open one, and wait for its end or pause.
@@ -304,9 +284,7 @@ class Client:
             SessionNotFoundError: there is no such session.
             SessionConflictError: its run goes on; cancel it first.
         """
-        row = await self.store.session(session_id)
-        if row is None:
-            raise session_not_found(session_id)
+        await self.store.known_session(session_id)
         if await self.running(session_id) is not None:
             msg = f"Session {session_id!r} has a run that goes on; cancel it before you delete."
             raise SessionConflictError(msg, hint="Cancel the run, then delete the session.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from temporalio.client import WorkflowUpdateFailedError
@@ -16,7 +17,7 @@ from perdure.checkpoint_bridge.errors import (
     SessionBusyError,
     SessionConflictError,
 )
-from perdure.checkpoint_bridge.stores.store import session_not_found
+from perdure.checkpoint_bridge.format.fork import UNSET
 from perdure.connection import rpc_failure, update
 from perdure.run_handle import RunHandle, run_error
 
@@ -35,6 +36,22 @@ _TITLE_LENGTH = 60
 _OF_A_RESUME = {"agent", "session_id", "input", "workflow_id_prefix", "traceparent"}
 _CLAIM = "claim"
 """Key of a run's memo: what it was started under, until its turn's start says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run that somebody wants; :meth:`.Client.execute` says what most of it means."""
+
+    agent: str
+    input: str | list[dict[str, Any]]
+    session_id: str | None = None
+    business_state: Any = UNSET
+    metadata: dict[str, Any] | None = None
+    max_steps: int | None = None
+    claim: str | None = None
+    """What the run is to be recognised by (:func:`.claims.claim_id`)."""
+    join: bool = True
+    """False: a run that goes on takes no input; ``SessionBusyError`` says so."""
 
 
 class SessionRuns:
@@ -118,9 +135,7 @@ class SessionRuns:
         Raises:
             SessionNotFoundError: there is no such session.
         """
-        row = await self.store.session(session_id)
-        if row is None:
-            raise session_not_found(session_id)
+        row = await self.store.known_session(session_id)
         return await self.start({"agent": row.agent, "session_id": session_id, "input": []})
 
     async def start(self, request: dict[str, Any], *, join: bool = True) -> RunHandle:

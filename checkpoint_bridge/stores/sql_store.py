@@ -27,7 +27,6 @@ from perdure.checkpoint_bridge.stores.store import (
     DEFAULT_HISTORY_LIMIT,
     check_history_limit,
     run_goes_on,
-    session_not_found,
 )
 from perdure.checkpoint_bridge.stores.stored import entry_record, now_ms
 from perdure.checkpoint_bridge.stores.upgrading import Versioned
@@ -321,9 +320,7 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
         Raises:
             SessionNotFoundError: there is no such session.
         """
-        row = await self.session(session_id)
-        if row is None:
-            raise session_not_found(session_id)
+        row = await self.known_session(session_id)
         return await self.database.read(read_events, row.log_id, after, limit=limit)
 
     async def state(self, log_id: int, through: int) -> SessionState:

@@ -19,6 +19,7 @@ from perdure.checkpoint_bridge.errors import (
 )
 from perdure.checkpoint_bridge.log import events as ev
 from perdure.checkpoint_bridge.log.events import NewEvent, dump, encode
+from perdure.checkpoint_bridge.stores.store import session_not_found
 from perdure.checkpoint_bridge.tables import sessions as session_rows
 from perdure.checkpoint_bridge.tables.blobs import put_blob
 from perdure.checkpoint_bridge.tables.event_log import (
@@ -75,6 +76,17 @@ class Versioned:
             hint = "Let its run end with the version of perdure that it began with."
             raise SessionFormatUnsupportedError(msg, hint=hint)
         return await self.database.write(_upgrade, session_id, self.formats)
+
+    async def known_session(self, session_id: str) -> SessionRow:
+        """As :meth:`session`, of one that there is.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
+        """
+        row = await self.session(session_id)
+        if row is None:
+            raise session_not_found(session_id)
+        return row
 
     async def verify(self, session_id: str) -> None:
         """Compare every stored event of a session with its digest.

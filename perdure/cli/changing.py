@@ -213,11 +213,8 @@ def _tool_result(text: str) -> tuple[str, object]:
 
 async def _check(where: Where, session_id: str, *, force: bool) -> None:
     """Refuse what cannot be deleted, before anybody is asked."""
-    from perdure.checkpoint_bridge.stores.store import session_not_found
-
     async with where.open_store() as store:
-        if await store.session(session_id) is None:
-            raise session_not_found(session_id)
+        await store.known_session(session_id)
     if force:
         return
     from perdure.cli.running import connected

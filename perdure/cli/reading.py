@@ -20,7 +20,7 @@ from perdure.cli.options import (
     Where,
 )
 from perdure.cli.output import note, print_json, show
-from perdure.cli.stored import read_store, session_row
+from perdure.cli.stored import read_store
 from perdure.cli.text import count
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def show_session(
     from perdure.results import CANCELLED, FAILED, INTERRUPTED, SessionInfo
 
     async def read(opened: SqlStore) -> tuple[SessionInfo, Checkpoint | None, list[Any]]:
-        row = await session_row(opened, session)
+        row = await opened.known_session(session)
         checkpoint = await opened.load(session)
         return SessionInfo.of(row), checkpoint, await opened.pending_approvals(session)
 
@@ -128,7 +128,7 @@ def history(
     """List the saves of a session, newest first. A fork can start from any of their steps."""
 
     async def read(opened: SqlStore) -> list[Any]:
-        await session_row(opened, session)
+        await opened.known_session(session)
         return await opened.history(session, limit)
 
     entries = read_store(store, read)
@@ -156,7 +156,7 @@ def approvals(
 
     async def read(opened: SqlStore) -> list[WaitingApproval]:
         if session is not None:
-            await session_row(opened, session)
+            await opened.known_session(session)
         return await opened.pending_approvals(session)
 
     found = read_store(store, read)
@@ -235,7 +235,7 @@ def export(
         return exits.DONE
 
     async def read(opened: SqlStore) -> Any:
-        await session_row(opened, session)
+        await opened.known_session(session)
         if whole_history:
             return [entry.to_json() for entry in await opened.history(session)]
         return (await _checkpoint(opened, session)).to_json()
@@ -257,7 +257,7 @@ def _export_raw(store: str, session_id: str) -> int:
 async def _checkpoint(store: SqlStore, session_id: str) -> Checkpoint:
     from perdure.checkpoint_bridge.errors import CheckpointNotFoundError
 
-    await session_row(store, session_id)
+    await store.known_session(session_id)
     checkpoint = await store.load(session_id)
     if checkpoint is None:
         msg = f"Session {session_id!r} has no checkpoint yet, or it was deleted."

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from perdure.checkpoint_bridge.stores.sql_store import SqlStore
-    from perdure.checkpoint_bridge.tables.sessions import SessionRow
 
 T = TypeVar("T")
 
@@ -24,17 +23,3 @@ def read_store(store: str, read: Callable[[SqlStore], Awaitable[T]]) -> T:
             return await read(opened)
 
     return asyncio.run(run())
-
-
-async def session_row(store: SqlStore, session_id: str) -> SessionRow:
-    """A session's row.
-
-    Raises:
-        SessionNotFoundError: there is none.
-    """
-    from perdure.checkpoint_bridge.stores.store import session_not_found
-
-    row = await store.session(session_id)
-    if row is None:
-        raise session_not_found(session_id)
-    return row

@@ -15,7 +15,7 @@ from perdure.cli.options import (
     StoreOption,
 )
 from perdure.cli.output import print_json, show
-from perdure.cli.stored import read_store, session_row
+from perdure.cli.stored import read_store
 
 if TYPE_CHECKING:
     from perdure.checkpoint_bridge.stores.sql_store import SqlStore
@@ -42,7 +42,7 @@ def outcome(
     from perdure.checkpoint_bridge.turn_log import outcome_of
 
     async def read(opened: SqlStore) -> Outcome:
-        row = await session_row(opened, session)
+        row = await opened.known_session(session)
         return await opened.database.read(outcome_of, row.log_id, sequence)
 
     found = read_store(store, read)

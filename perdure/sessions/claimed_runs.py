@@ -13,7 +13,6 @@ from perdure.checkpoint_bridge.errors import (
 from perdure.checkpoint_bridge.format.checkpoint import Checkpoint
 from perdure.checkpoint_bridge.format.stable_json import copy_json
 from perdure.checkpoint_bridge.log.events import AWAITING_APPROVAL, FINISHED, IN_PROGRESS
-from perdure.checkpoint_bridge.stores.store import session_not_found
 from perdure.checkpoint_bridge.turn_log import outcome_of, turn_starts
 from perdure.claims import NOT_ADMITTED
 from perdure.results import result_of
@@ -67,9 +66,7 @@ class ClaimedRuns:
             raise
         except PerdureError as error:
             return {"error": error.to_wire()}
-        row = await self._store.session(self._session_id)
-        if row is None:
-            raise session_not_found(self._session_id)
+        row = await self._store.known_session(self._session_id)
         if sequence is None:
             sequence = await handle.opened()
         outcome = await self._store.database.read(outcome_of, row.log_id, sequence)
@@ -88,9 +85,7 @@ class ClaimedRuns:
         """
         if "error" in response:
             raise error_from_wire(response["error"])
-        row = await self._store.session(self._session_id)
-        if row is None:
-            raise session_not_found(self._session_id)
+        row = await self._store.known_session(self._session_id)
         reason = response["finishReason"]
         status = {AWAITING_APPROVAL: AWAITING_APPROVAL, ABORTED: IN_PROGRESS}.get(reason, FINISHED)
         state = await self._store.state(row.log_id, response["through"])

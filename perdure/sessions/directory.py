@@ -14,7 +14,6 @@ from perdure.checkpoint_bridge.errors import (
 )
 from perdure.checkpoint_bridge.format.ids import check_session_id
 from perdure.checkpoint_bridge.stored_messages import stored_messages
-from perdure.checkpoint_bridge.stores.store import session_not_found
 from perdure.checkpoint_bridge.tables.sessions import ENDED
 from perdure.claims import Claims, claim_id
 from perdure.results import SessionInfo
@@ -181,9 +180,7 @@ class Sessions:
             SessionActiveError: it has not ended; nothing was deleted.
         """
         store = self._client.store
-        row = await store.session(session_id)
-        if row is None:
-            raise session_not_found(session_id)
+        row = await store.known_session(session_id)
         if force:
             await self.get(session_id).end()
         elif status_of(row) not in (ENDED, FAILED):

@@ -37,9 +37,7 @@ class Lifecycle(SessionPart):
         Raises:
             SessionNotFoundError: there is no such session.
         """
-        row = await self.store.session(self.session_id)
-        if row is None:
-            raise session_not_found(self.session_id)
+        row = await self.store.known_session(self.session_id)
         self.cached = record_of(row, await self.store.state(row.log_id, row.head))
         return self.cached
 

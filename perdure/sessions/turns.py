@@ -28,6 +28,7 @@ from perdure.checkpoint_bridge.turn_log import (
 )
 from perdure.claims import Claims, claim_id
 from perdure.options import TurnPolicy
+from perdure.session_runs import NewRun
 from perdure.sessions.base import SessionPart, check_sequence
 from perdure.sessions.claimed_runs import ClaimedRuns
 
@@ -258,10 +259,7 @@ class Turns(SessionPart):
     # -- inside ------------------------------------------------------------------------------
 
     async def _row(self) -> SessionRow:
-        row = await self.store.session(self.session_id)
-        if row is None:
-            raise session_not_found(self.session_id)
-        return row
+        return await self.store.known_session(self.session_id)
 
     async def _begin(
         self,
@@ -282,16 +280,11 @@ class Turns(SessionPart):
             raise session_not_found(self.session_id)
         name = agent or (row.agent if row is not None else "")
         policy = policy or await self._turn_policy(row)
+        join = policy == "queue"
+        run = NewRun(name, given, session_id=self.session_id, claim=claim, join=join, **more)
         for _ in range(_TRIES):
             try:
-                return await self.client.begin(
-                    name,
-                    given,
-                    session_id=self.session_id,
-                    claim=claim,
-                    join=policy == "queue",
-                    **more,
-                )
+                return await self.client.begin(run)
             except SessionBusyError:
                 if policy != "wait":
                     raise
