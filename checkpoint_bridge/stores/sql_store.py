@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Literal
 
-from perdure.checkpoint_bridge.errors import LogConflictError
+from perdure.checkpoint_bridge.errors import LogConflictError, SessionFormatUnsupportedError
 from perdure.checkpoint_bridge.format.checkpoint import Checkpoint, HistoryEntry, WaitingApproval
 from perdure.checkpoint_bridge.format.stable_json import copy_json
 from perdure.checkpoint_bridge.keyring import resolve
@@ -292,7 +293,9 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
                 zip(batch.events, batch.encoded, strict=True), start=batch.head
             )
         ]
-        self._remember(batch.log_id, cached.copy().fold(new))
+        # It is stored: what this version does not know is said to whoever reads it.
+        with contextlib.suppress(SessionFormatUnsupportedError):
+            self._remember(batch.log_id, cached.copy().fold(new))
 
     def _remember(self, log_id: int, state: SessionState) -> None:
         self._states[log_id] = state
