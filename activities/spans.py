@@ -31,7 +31,6 @@ VERSION = importlib.metadata.version(SCOPE)
 SCHEMA = "https://opentelemetry.io/schemas/1.37.0"
 
 _PROPAGATOR = TraceContextTextMapPropagator()
-_NOBODYS = trace.NoOpTracer()
 _given: ContextVar[tuple[int, int] | None] = ContextVar("perdure_span_ids", default=None)
 _tracers: weakref.WeakKeyDictionary[Any, Tracer] = weakref.WeakKeyDictionary()
 
@@ -90,6 +89,10 @@ def start_child(parent: str, key: str, name: str, kind: SpanKind, start_ms: int)
     """
     start = start_ms * 1_000_000
     above = _span_context(parent)
+    if not is_on():
+        # OpenTelemetry's own tracer for nobody loses the caller's context in older versions.
+        here = above if above.is_valid else trace.get_current_span().get_span_context()
+        return trace.NonRecordingSpan(here)
     if not above.is_valid:
         return _tracer().start_span(name, kind=kind, start_time=start)
     token = _given.set((above.trace_id, _span_id(f"{parent} {key}")))
@@ -119,8 +122,6 @@ class _GivenIds:
 
 def _tracer() -> Tracer:
     """Our tracer of the provider that is set now, with ids of ours where it lets us."""
-    if not is_on():
-        return _NOBODYS
     provider = trace.get_tracer_provider()
     tracer = _tracers.get(provider)
     if tracer is None:

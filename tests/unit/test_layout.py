@@ -63,7 +63,7 @@ def test_the_links_are_the_only_ones() -> None:
 def pins(name: str) -> dict[str, str]:
     """Package to version, of a requirements file."""
     text = (ROOT / name).read_text("utf-8")
-    found = re.findall(r"^([a-z0-9_-]+)==(\S+)$", text, re.MULTILINE)
+    found = re.findall(r"^([a-z0-9_-]+)==(\S+)(?: ;.*)?$", text, re.MULTILINE)
     return dict(found)
 
 
