@@ -22,7 +22,7 @@ async def make_current(program: Any, deployment: str, build_id: str) -> None:
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     async with asyncio.timeout(120):
-        # The server knows a version a moment after its first worker has asked for each kind of work.
+        # The server knows a version once its first worker has asked for each kind of work.
         early = ("not found", "no pollers", "missing active task queues")
         while (done := await asyncio.to_thread(run)).returncode:
             assert any(each in done.stderr for each in early), done.stderr
