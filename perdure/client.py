@@ -275,20 +275,32 @@ class Client:
         )
         return Fork(session_id=fork_id, step=from_step, checkpoint=checkpoint)
 
-    async def delete(self, session_id: str, *, keep_history: bool = False) -> None:
+    async def delete(
+        self, session_id: str, *, keep_history: bool = False, sub_agents: bool = False
+    ) -> None:
         """Delete a session's checkpoint and, unless kept, all of its history.
 
         Forks that share its beginning keep it.
 
+        Args:
+            session_id: of the session.
+            keep_history: delete the checkpoint only.
+            sub_agents: delete the sessions of its sub-agents, and of theirs, in the same way.
+
         Raises:
             SessionNotFoundError: there is no such session.
-            SessionConflictError: its run goes on; cancel it first.
+            SessionConflictError: its run, or one of those, goes on; cancel it first. Nothing was
+                deleted.
         """
         await self.store.known_session(session_id)
-        if await self.running(session_id) is not None:
-            msg = f"Session {session_id!r} has a run that goes on; cancel it before you delete."
-            raise SessionConflictError(msg, hint="Cancel the run, then delete the session.")
-        await self.store.delete(session_id, keep_history=keep_history)
+        below = await self.store.sub_agents(session_id) if sub_agents else []
+        for each in (session_id, *below):
+            if await self.running(each) is not None:
+                msg = f"Session {each!r} has a run that goes on; cancel it before you delete."
+                raise SessionConflictError(msg, hint="Cancel the run, then delete the session.")
+        # It itself last: what is cut off in the middle can be done again.
+        for each in (*below, session_id):
+            await self.store.delete(each, keep_history=keep_history)
 
     # -- inside ------------------------------------------------------------------------------
 

@@ -9,7 +9,15 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["ID_LIMIT", "ancestors", "call_of", "child_session_id", "depth_of", "is_within"]
+__all__ = [
+    "ID_LIMIT",
+    "ancestors",
+    "call_of",
+    "child_session_id",
+    "child_session_prefix",
+    "depth_of",
+    "is_within",
+]
 
 ID_LIMIT = 200
 """Characters of a session id."""
@@ -26,7 +34,12 @@ def child_session_id(parent: str, log_id: int, seq: int, index: int) -> str:
         seq: place of the model turn in it.
         index: of the call in the turn.
     """
-    return f"{parent}.sub-{log_id}.{seq}.{index}"
+    return f"{child_session_prefix(parent)}{log_id}.{seq}.{index}"
+
+
+def child_session_prefix(parent: str) -> str:
+    """What the ids of all sub-agents below a session begin with, and ids of some others, too."""
+    return f"{parent}.sub-"
 
 
 def call_of(session_id: str) -> tuple[str, int, int, int] | None:

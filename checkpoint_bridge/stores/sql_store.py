@@ -7,6 +7,8 @@ import json
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Literal
 
+from sqlalchemy import select
+
 from perdure.checkpoint_bridge.errors import LogConflictError, SessionFormatUnsupportedError
 from perdure.checkpoint_bridge.format.checkpoint import Checkpoint, HistoryEntry, WaitingApproval
 from perdure.checkpoint_bridge.format.stable_json import copy_json
@@ -15,6 +17,7 @@ from perdure.checkpoint_bridge.log import events as ev
 from perdure.checkpoint_bridge.log.events import Event, NewEvent, StoredEvent
 from perdure.checkpoint_bridge.log.fold import SessionState
 from perdure.checkpoint_bridge.log.formats import CURRENT, LogFormats
+from perdure.checkpoint_bridge.log.lineage import child_session_prefix, depth_of, is_within
 from perdure.checkpoint_bridge.log.record_events import record_events
 from perdure.checkpoint_bridge.option_checks import of_type, refusal
 from perdure.checkpoint_bridge.stores.effect_store import EffectStore
@@ -35,6 +38,7 @@ from perdure.checkpoint_bridge.tables import approvals as approval_rows, inputs,
 from perdure.checkpoint_bridge.tables.blobs import get_blob, put_blob
 from perdure.checkpoint_bridge.tables.database import Database
 from perdure.checkpoint_bridge.tables.event_log import Batch, append, read_events
+from perdure.checkpoint_bridge.tables.schema import sessions as sessions_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -186,6 +190,10 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
     async def session_ids(self) -> list[str]:
         """Ids of the sessions that have a checkpoint, sorted."""
         return await self.database.read(sessions.session_ids)
+
+    async def sub_agents(self, session_id: str) -> list[str]:
+        """Ids of the sessions of a session's sub-agents, and of theirs, the deepest first."""
+        return await self.database.read(_sub_agents, session_id)
 
     async def delete(self, session_id: str, *, keep_history: bool = False) -> None:
         """Delete a session: all of it, or only its checkpoint (then its history grows on)."""
@@ -408,6 +416,15 @@ def _find_or_create(
         return row
     agent = ev.label(record.get("agentId"), 200)
     return sessions.create_session(connection, session_id, agent=agent, time_ms=time_ms)
+
+
+def _sub_agents(connection: Connection, session_id: str) -> list[str]:
+    column = sessions_table.c.session_id
+    beginning = child_session_prefix(session_id)
+    found = connection.scalars(select(column).where(column.startswith(beginning, autoescape=True)))
+    # Not the forks of theirs: those are sessions of their own.
+    below = [each for each in found if is_within(each, session_id)]
+    return sorted(below, key=lambda each: (-depth_of(each), each))
 
 
 def _saves_and_events(

@@ -27,6 +27,7 @@ from perdure.cli.options import (
     json_option,
 )
 from perdure.cli.output import note, print_json, print_text
+from perdure.cli.text import count
 
 if TYPE_CHECKING:
     from perdure.checkpoint_bridge.format.checkpoint import Checkpoint
@@ -127,6 +128,9 @@ def delete(
     keep_history: Annotated[
         bool, typer.Option("--keep-history", help="Delete the checkpoint only.")
     ] = False,
+    sub_agents: Annotated[
+        bool, typer.Option("--sub-agents", help="Also the sessions of its sub-agents.")
+    ] = False,
     yes: YesOption = False,
     force: Annotated[
         bool,
@@ -141,14 +145,18 @@ def delete(
 ) -> int:
     """Delete a session. Forks that share its beginning keep it."""
     where = Where(store, temporal, namespace)
-    asyncio.run(_check(where, session, force=force))
+    below = asyncio.run(_check(where, session, force=force))
+    going = [*below, session] if sub_agents else [session]
     if not yes:
-        _confirm(session, keep_history=keep_history)
-    asyncio.run(_delete(where, session, keep_history=keep_history, force=force))
+        _confirm(session, len(going) - 1, keep_history=keep_history)
+    asyncio.run(_delete(where, going, keep_history=keep_history, force=force))
     if as_json:
-        print_json({"sessionId": session, "deleted": True, "historyKept": keep_history})
+        facts = {"deleted": True, "historyKept": keep_history, "subAgents": going[:-1]}
+        print_json({"sessionId": session, **facts})
     kept = "; its history is kept" if keep_history else ""
-    note(f"Session {session} was deleted{kept}.")
+    note(f"Session {session} was deleted{_with(len(going) - 1)}{kept}.")
+    if below and not sub_agents:
+        note(f"{count(len(below), 'session')} of its sub-agents stay: {', '.join(below)}")
     return exits.DONE
 
 
@@ -211,12 +219,13 @@ def _tool_result(text: str) -> tuple[str, object]:
     return call_id, json_option("--tool-result", result)
 
 
-async def _check(where: Where, session_id: str, *, force: bool) -> None:
-    """Refuse what cannot be deleted, before anybody is asked."""
+async def _check(where: Where, session_id: str, *, force: bool) -> list[str]:
+    """Refuse what cannot be deleted, before anybody is asked; gives its sub-agents' sessions."""
     async with where.open_store() as store:
         await store.known_session(session_id)
+        below = await store.sub_agents(session_id)
     if force:
-        return
+        return below
     from perdure.cli.running import connected
 
     try:
@@ -233,23 +242,29 @@ async def _check(where: Where, session_id: str, *, force: bool) -> None:
         raise SessionConflictError(
             msg, hint=f"Stop it first: {where.command('cancel', session_id)}"
         )
+    return below
 
 
-async def _delete(where: Where, session_id: str, *, keep_history: bool, force: bool) -> None:
+async def _delete(where: Where, going: list[str], *, keep_history: bool, force: bool) -> None:
     if force:
         async with where.open_store() as store:
-            await store.delete(session_id, keep_history=keep_history)
+            for each in going:
+                await store.delete(each, keep_history=keep_history)
         return
     from perdure.cli.running import connected
 
     async with connected(where) as client:
-        await client.delete(session_id, keep_history=keep_history)
+        await client.delete(going[-1], keep_history=keep_history, sub_agents=len(going) > 1)
 
 
-def _confirm(session_id: str, *, keep_history: bool) -> None:
+def _with(below: int) -> str:
+    return f", with {count(below, 'session')} of its sub-agents" if below else ""
+
+
+def _confirm(session_id: str, below: int, *, keep_history: bool) -> None:
     what = "the checkpoint" if keep_history else "the checkpoint and all of the history"
     if not sys.stdin.isatty():
         msg = f"Deleting {what} of session {session_id!r} needs --yes where nobody can be asked."
         raise ConfigurationError(msg, field="--yes")
-    if not typer.confirm(f"Delete {what} of session {session_id}?", err=True):
+    if not typer.confirm(f"Delete {what} of session {session_id}{_with(below)}?", err=True):
         raise typer.Exit(exits.FAILED)

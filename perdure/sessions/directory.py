@@ -170,10 +170,13 @@ class Sessions:
         """
         return await stored_messages(self._client.store, session_id)
 
-    async def delete(self, session_id: str, *, force: bool = False) -> None:
+    async def delete(
+        self, session_id: str, *, force: bool = False, sub_agents: bool = False
+    ) -> None:
         """Delete a session with its history; forks that share its beginning keep theirs.
 
         Only one that was ended, or whose last run failed, is deleted; ``force`` ends it first.
+        With ``sub_agents`` the sessions of its sub-agents, and of theirs, go with it.
 
         Raises:
             SessionNotFoundError: there is no such session.
@@ -186,7 +189,7 @@ class Sessions:
         elif status_of(row) not in (ENDED, FAILED):
             msg = f"Session {session_id!r} is {status_of(row)}; it was not deleted."
             raise SessionActiveError(msg)
-        await self._client.delete(session_id)
+        await self._client.delete(session_id, sub_agents=sub_agents)
 
 
 async def list_page(

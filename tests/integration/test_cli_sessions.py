@@ -75,6 +75,28 @@ def test_f95_forks_of_the_log(url: str, capsys: pytest.CaptureFixture[str]) -> N
     assert (code, "boundary" in said) == (2, True)
 
 
+def test_sub_agents_are_deleted_when_that_is_asked(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    children = ["a.sub-1.2.0", "a.sub-1.2.0.sub-9.2.1", "a.sub-1.2.1"]
+
+    async def fill() -> None:
+        async with SqlStore(url) as store:
+            for session_id in (*children, "b.sub-1.2.0"):
+                await begin_run(store, session_id)
+
+    asyncio.run(fill())
+    # Without Temporal, which would say whether a run goes on.
+    delete = ("delete", "--store", url, "--yes", "--force")
+    _, made, said = told(capsys, *delete, "a", "--sub-agents", "--json")
+    assert made["subAgents"] == [children[1], children[0], children[2]]
+    assert "Session a was deleted, with 3 sessions of its sub-agents." in said
+    _, _, said = told(capsys, *delete, "b")
+    assert "1 session of its sub-agents stay: b.sub-1.2.0" in said
+    _, left, _ = told(capsys, "sessions", "--store", url, "--json")
+    assert {each["sessionId"] for each in left} == {"b.sub-1.2.0", "c", "new"}
+
+
 def test_f101_what_is_stored_can_always_be_had(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
     ProviderError,
     SessionAwaitingApprovalError,
+    SessionConflictError,
 )
 from perdure.checkpoint_bridge.format.transcript import assert_valid
 from perdure.checkpoint_bridge.log.lineage import ancestors, call_of, depth_of, is_within
@@ -98,6 +99,30 @@ async def test_an_agent_calls_another(bench: Bench, session: str) -> None:
     assert (header.parent_session, header.delegation_depth) == (session, 1)
     (start,) = await bench.events("turn/start", session_id=child.session_id)
     assert (start.data["parentSession"], start.data["delegationDepth"]) == (session, 1)
+
+
+async def test_a_session_is_deleted_with_its_sub_agents(bench: Bench, session: str) -> None:
+    deep = Agent("deep", provider=bench.model("Deep."))
+    helper_model = bench.model([ask("b", "deep")], [call("pay", {"amount": 1})], "Paid.")
+    helper = Agent("helper", provider=helper_model, tools=[deep.as_tool(), pay])
+    lead = Agent("lead", provider=bench.model([ask("a")], "Done."), tools=[helper.as_tool()])
+    client = bench.client
+    async with bench.serving(lead):
+        await client.execute("lead", "Go", session_id=session)
+        (middle, lowest) = [row.session_id for row in await children(bench)]
+        assert await bench.store.sub_agents(session) == [lowest, middle]
+        # What goes on is found before anything is gone.
+        with pytest.raises(SessionConflictError, match="has a run that goes on"):
+            await client.delete(session, sub_agents=True)
+        assert len(await children(bench)) == 2
+        await client.sessions.get(session).end()
+    fork = await client.sessions.get(lowest).fork()
+    # Not asked for, they stay; and a fork of one is a session of its own.
+    await client.delete(session)
+    assert len(await children(bench)) == 2
+    await client.sessions.create("lead", session_id=session)
+    await client.sessions.delete(session, force=True, sub_agents=True)
+    assert [row.session_id for row in await bench.store.sessions()] == [fork.session_id]
 
 
 async def test_parallel_calls_of_one_agent_have_sessions_of_their_own(
