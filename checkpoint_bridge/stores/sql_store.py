@@ -243,7 +243,7 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
         def open_session(connection: Connection) -> tuple[Batch, int]:
             row, made = sessions.open_row(connection, session_id, agent=agent, time_ms=time_ms)
             batch = Batch(session_id, row.log_id, run_id, head, time_ms, events, take_over=True)
-            end = append(connection, batch, keep_saves=keep)
+            end = append(connection, batch, keep_saves=keep, session=row)
             sessions.set_running(connection, session_id, agent)
             if made and self.retention is not None:
                 self.retention.apply(connection, session_id, agent, time_ms)

@@ -9,6 +9,7 @@ import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -44,6 +45,9 @@ _REST = 50.0
 """After a quick transaction that took longer, they go to threads for so many times as long: a disk
 never has more than a fiftieth of the event loop's time, and one hiccup is soon forgotten."""
 
+_TOGETHER = 32
+"""How many writes are done in one transaction at most: their time is the event loop's."""
+
 _TURNS: WeakKeyDictionary[AbstractEventLoop, WeakValueDictionary[object, asyncio.Lock]] = (
     WeakKeyDictionary()
 )
@@ -64,6 +68,29 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Close all connections, when those who use or wait for one are done."""
+
+
+_Waiting = tuple["Callable[[Connection], Any]", "asyncio.Future[Any]"]
+
+
+@dataclass(slots=True)
+class _Queue:
+    """Who waits on one event loop to write."""
+
+    loop: AbstractEventLoop
+    turn: asyncio.Lock
+    """Of all that this process writes to the file: in the order in which they came.
+
+    Without it, what is to run here would find the file locked by a thread of ours, and have to
+    become the thread's too."""
+    waiting: list[_Waiting] = field(default_factory=list)
+    writer: asyncio.Task[None] | None = None
+
+    def release(self, _: Future[Any]) -> None:
+        """Give the turn back from another thread."""
+        # It can outlive its event loop; nobody waits for the turn then.
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self.turn.release)
 
 
 class Sqlite:
@@ -87,12 +114,14 @@ class Sqlite:
         self._mine = threading.local()
         self._held: set[Connection] = set()
         self._file = object() if in_memory else os.path.realpath(url.database or "")
-        self._turns: tuple[AbstractEventLoop, asyncio.Lock] | None = None
+        self._waits: _Queue | None = None
 
     async def run(self, use: Callable[[Connection], R], *, write: bool) -> R:
         """Run it in a thread."""
         if write:
-            return await self._write(use, quick=False)
+            queue = self._queue()
+            await queue.turn.acquire()
+            return await self._write(queue, use, quick=False)
         return await asyncio.wrap_future(self._in_thread(use, write=False))
 
     async def run_quick(self, use: Callable[[Connection], R], *, write: bool) -> R:
@@ -101,22 +130,65 @@ class Sqlite:
         Handing a transaction to a thread and back costs more than the transaction: the threads
         wait for each other's turn with the interpreter.
         """
-        await asyncio.sleep(0)  # others have their turn between two of them
         if write:
-            return await self._write(use, quick=True)
+            return await self._write_soon(use)
+        await asyncio.sleep(0)  # others have their turn between two of them
         done = self._here(use, write=False)
         if done is not None:
             return done[0]
         return await asyncio.wrap_future(self._in_thread(use, write=False))
 
-    async def _write(self, use: Callable[[Connection], R], *, quick: bool) -> R:
-        """Wait for this process's turn with the file, and write.
+    async def _write_soon(self, use: Callable[[Connection], R]) -> R:
+        """Write together with what else is to be written by then."""
+        queue = self._queue()
+        written: asyncio.Future[R] = queue.loop.create_future()
+        queue.waiting.append((use, written))
+        if queue.writer is None:
+            queue.writer = queue.loop.create_task(self._write_waiting(queue))
+        return await written
 
-        Without turns, what is to run here would find the file locked by a thread of ours, and
-        have to become the thread's too.
-        """
-        turn = self._turn()
-        await turn.acquire()
+    async def _write_waiting(self, queue: _Queue) -> None:
+        """Write what waits. A commit, with its wait for the disk, is most of what a write costs."""
+        try:
+            while queue.waiting:
+                await queue.turn.acquire()
+                some = queue.waiting[:_TOGETHER]
+                del queue.waiting[:_TOGETHER]
+                await self._write_some(queue, some)
+                await asyncio.sleep(0)
+        finally:
+            queue.writer = None
+            for _, written in queue.waiting:
+                written.cancel()
+
+    async def _write_some(self, queue: _Queue, some: list[_Waiting]) -> None:
+        """Use a turn for all of them; where one fails, for each of them by itself again."""
+        some = [each for each in some if not each[1].done()]  # it is: cancelled
+
+        def together(connection: Connection) -> list[Any]:
+            return [use(connection) for use, _ in some]
+
+        try:
+            results = await self._write(queue, together, quick=True)
+        except Exception as error:  # noqa: BLE001 - those who wait for it get it
+            if len(some) > 1 and not isinstance(error, OperationalError):
+                for each in some:
+                    await queue.turn.acquire()
+                    await self._write_some(queue, [each])
+                return
+            for _, written in some:
+                if not written.done():
+                    written.set_exception(error)
+        else:
+            for (_, written), result in zip(some, results, strict=True):
+                if not written.done():
+                    written.set_result(result)
+        finally:
+            for _, written in some:
+                written.cancel()  # where nothing has come of it: the event loop ends
+
+    async def _write(self, queue: _Queue, use: Callable[[Connection], R], *, quick: bool) -> R:
+        """Write, and give back the turn that the caller has taken."""
         writing: Future[R] | None = None
         try:
             done = self._here(use, write=True) if quick else None
@@ -126,18 +198,17 @@ class Sqlite:
             return await asyncio.wrap_future(writing)
         finally:
             if writing is None or writing.done():
-                turn.release()
+                queue.turn.release()
             else:
                 # Nobody waits for it any more, but the thread has the file until it is done.
-                writing.add_done_callback(partial(_release, turn, asyncio.get_running_loop()))
+                writing.add_done_callback(queue.release)
 
-    def _turn(self) -> asyncio.Lock:
-        """What the writers on this event loop wait for: in the order in which they came."""
+    def _queue(self) -> _Queue:
         loop = asyncio.get_running_loop()
-        if self._turns is None or self._turns[0] is not loop:
+        if self._waits is None or self._waits.loop is not loop:
             files = _TURNS.setdefault(loop, WeakValueDictionary())
-            self._turns = (loop, files.setdefault(self._file, asyncio.Lock()))
-        return self._turns[1]
+            self._waits = _Queue(loop, files.setdefault(self._file, asyncio.Lock()))
+        return self._waits
 
     def _here(self, use: Callable[[Connection], R], *, write: bool) -> tuple[R] | None:
         """What it gives; ``None`` when it is to run in a thread."""
@@ -188,19 +259,16 @@ class Sqlite:
 
     async def close(self) -> None:
         """End the threads, and close what they and the event loop hold."""
-        async with self._turn():  # after those who wait for it already
+        queue = self._queue()
+        while queue.writer is not None:
+            await asyncio.wait([queue.writer])
+        async with queue.turn:  # after those who wait for it already
             for threads in (self._write_thread, self._read_threads):
                 await asyncio.to_thread(threads.shutdown)
             for connection in self._held:
                 connection.close()
             for engine in self._engines():
                 engine.dispose()
-
-
-def _release(turn: asyncio.Lock, loop: AbstractEventLoop, _: Future[Any]) -> None:
-    # A thread can outlive its event loop; nobody waits for the turn then.
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(turn.release)
 
 
 class Postgres:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import and_, delete, exists, func, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import and_, bindparam, delete, exists, select, text
 
 from perdure.checkpoint_bridge.log.events import digest_of
+from perdure.checkpoint_bridge.tables.prepared import Prepared
 from perdure.checkpoint_bridge.tables.schema import blobs, effects, events, inputs
 
 if TYPE_CHECKING:
@@ -23,35 +23,43 @@ _UNUSED = and_(
 )
 
 
+_PUT = {
+    dialect: Prepared(
+        text(
+            f"""
+            INSERT INTO perdure_blobs (digest, size, created_at, content)
+            VALUES (:digest, :size, :created_at, :content)
+            ON CONFLICT (digest) DO UPDATE SET {renewed}
+            """  # noqa: S608 - constants
+        ).bindparams(*(bindparam(each.name, type_=each.type) for each in blobs.c))
+    )
+    for dialect, renewed in {
+        # Who stores what nobody names yet needs it from now on (see drop_orphans). Only now and
+        # then: a change writes all of a row.
+        "sqlite": f"""created_at = excluded.created_at
+            WHERE perdure_blobs.created_at < excluded.created_at - {_FRESH}""",
+        # The update also holds the row until this transaction has named it; meanwhile
+        # drop_unused waits.
+        "postgresql": "created_at = greatest(perdure_blobs.created_at, excluded.created_at)",
+    }.items()
+}
+_GET = Prepared(
+    select(blobs.c.content).where(blobs.c.digest == bindparam("digest", type_=blobs.c.digest.type))
+)
+
+
 def put_blob(connection: Connection, content: str, time_ms: int) -> str:
     """Store ``content`` (ASCII JSON) unless it is there; returns its digest."""
     digest = digest_of(content)
     values = {"digest": digest, "size": len(content), "content": content, "created_at": time_ms}
-    if connection.dialect.name == "sqlite":
-        query = sqlite.insert(blobs).values(values)
-        # Who stores what nobody names yet needs it from now on (see drop_orphans). Only now and
-        # then: a change writes all of a row.
-        stale = blobs.c.created_at < query.excluded.created_at - _FRESH
-        connection.execute(
-            query.on_conflict_do_update(
-                index_elements=["digest"],
-                set_={"created_at": query.excluded.created_at},
-                where=stale,
-            )
-        )
-    else:
-        # The update also holds the row until this transaction has named it; meanwhile
-        # drop_unused waits.
-        insert = postgresql.insert(blobs).values(values)
-        newest = {"created_at": func.greatest(blobs.c.created_at, insert.excluded.created_at)}
-        connection.execute(insert.on_conflict_do_update(index_elements=["digest"], set_=newest))
+    _PUT[connection.dialect.name].run(connection, values)
     return digest
 
 
 def get_blob(connection: Connection, digest: str) -> str | None:
     """The content under a digest, or ``None``."""
-    content: str | None = connection.scalar(select(blobs.c.content).where(blobs.c.digest == digest))
-    return content
+    row = _GET.one(connection, {"digest": digest})
+    return None if row is None else row[0]
 
 
 def drop_unused(connection: Connection, digests: Iterable[str]) -> None:

@@ -170,7 +170,8 @@ class Database:
     ) -> R:
         """As :meth:`write`, for a few rows: what a run does at each of its steps.
 
-        ``use`` can be called twice, the first time for nothing.
+        On SQLite it may share its transaction with others that wait: ``use`` can be called twice,
+        the first time for nothing.
         """
         backend = await self.open(write=True)
         with self._errors():

@@ -152,6 +152,7 @@ _FIND = Prepared(
     """  # noqa: S608 - constants
     ).columns(*_COLUMNS)
 )
+_UID = Prepared(select(logs.c.uid).where(logs.c.id == bindparam("log_id")))
 _NOTE = text(
     """
     INSERT INTO perdure_effects
@@ -263,9 +264,16 @@ def find_effect(connection: Connection, effect_id: EffectId) -> Effect | None:
 
 
 def log_uid(connection: Connection, log_id: int) -> str:
-    """The log's random id, which keeps idempotency keys apart from those of any other log."""
-    uid: str = connection.execute(select(logs.c.uid).where(logs.c.id == log_id)).scalar_one()
-    return uid
+    """The log's random id, which keeps idempotency keys apart from those of any other log.
+
+    Raises:
+        LogConflictError: the session was deleted meanwhile.
+    """
+    row = _UID.one(connection, {"log_id": log_id})
+    if row is None:
+        msg = "The session was deleted while one of its calls ran."
+        raise LogConflictError(msg)
+    return str(row[0])
 
 
 def _found(connection: Connection, effect_id: EffectId, row: _Row) -> Effect:

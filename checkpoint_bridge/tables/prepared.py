@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from sqlalchemy import Connection, Dialect
-    from sqlalchemy.sql.expression import Select, TextualSelect, UpdateBase
+    from sqlalchemy.sql.expression import Select, TextClause, TextualSelect, UpdateBase
     from sqlalchemy.types import TypeEngine
 
-    _Query = Select[Any] | TextualSelect | UpdateBase
+    _Query = Select[Any] | TextualSelect | UpdateBase | TextClause
     _Converters = list[tuple[int, Callable[[Any], Any]]]
 
 __all__ = ["Prepared"]
 
 
 class Prepared:
-    """A statement with named parameters, each of which has the type of its column.
+    """A statement whose values are all named parameters, with the types of their columns.
 
     On PostgreSQL, and where somebody listens to ``before_cursor_execute``, SQLAlchemy executes it.
     """

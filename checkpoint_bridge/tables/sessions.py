@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import and_, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import and_, bindparam, delete, func, insert, or_, select, text, update
 
 from perdure.checkpoint_bridge.errors import SessionEndedError
 from perdure.checkpoint_bridge.log import events as ev
@@ -85,6 +85,25 @@ _BY_ID = select(*(sessions.c[name] for name in SessionRow.__slots__)).where(
 _FIND = Prepared(_BY_ID)
 # One writer at a time (PostgreSQL; a SQLite transaction has the whole file).
 _LOCK = Prepared(_BY_ID.with_for_update())
+_INSERT = Prepared(insert(sessions))
+_INSERT_LOG = Prepared(
+    insert(logs)
+    .values(
+        uid=bindparam("uid", type_=logs.c.uid.type),
+        parent_id=bindparam("parent_id", type_=logs.c.parent_id.type),
+        inherited=bindparam("inherited", type_=logs.c.inherited.type),
+    )
+    .returning(logs.c.id)
+)
+_SET_RUNNING = Prepared(
+    text(
+        """
+        UPDATE perdure_sessions
+        SET agent = :agent, status = 'in-progress', approval_id = NULL, last_end = NULL
+        WHERE session_id = :session_id
+        """
+    )
+)
 
 
 def find_session(
@@ -154,18 +173,18 @@ def create_session(
         header = header_text(
             is_seeded=parent is not None, inherited=inherited, delegation_depth=len(above) or None
         )
-    result = connection.execute(
-        insert(logs)
-        .values(
-            uid=uuid.uuid4().hex,
-            parent_id=parent.log_id if parent else None,
-            inherited=inherited,
-        )
-        .returning(logs.c.id)
+    made = _INSERT_LOG.one(
+        connection,
+        {
+            "uid": uuid.uuid4().hex,
+            "parent_id": parent.log_id if parent else None,
+            "inherited": inherited,
+        },
     )
+    assert made is not None
     row = SessionRow(
         session_id=session_id,
-        log_id=result.scalar_one(),
+        log_id=made[0],
         head=inherited,
         writer=None,
         agent=agent,
@@ -182,20 +201,19 @@ def create_session(
         phase=OPEN,
         header=header,
     )
-    values = {name: getattr(row, name) for name in SessionRow.__slots__}
-    connection.execute(insert(sessions).values(**values))
+    _INSERT.run(connection, {name: getattr(row, name) for name in SessionRow.__slots__})
     return row
 
 
 def open_row(
     connection: Connection, session_id: str, *, agent: str, time_ms: int
 ) -> tuple[SessionRow, bool]:
-    """The row of a session that a run opens, and whether it was made just now.
+    """The row of a session that a run opens, held for it, and whether it was made just now.
 
     Raises:
         SessionEndedError: it was ended.
     """
-    row = find_session(connection, session_id)
+    row = find_session(connection, session_id, lock=True)
     if row is None:
         header = header_text(delegation_depth=depth_of(session_id) or None)
         made = create_session(connection, session_id, agent=agent, time_ms=time_ms, header=header)
@@ -274,11 +292,7 @@ def _refs(
 
 def set_running(connection: Connection, session_id: str, agent: str) -> None:
     """Mark that a run goes on (its first save may be minutes away)."""
-    connection.execute(
-        update(sessions)
-        .where(sessions.c.session_id == session_id)
-        .values(agent=agent, status="in-progress", approval_id=None, last_end=None)
-    )
+    _SET_RUNNING.run(connection, {"session_id": session_id, "agent": agent})
 
 
 def set_created(connection: Connection, session_id: str) -> None:

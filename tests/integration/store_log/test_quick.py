@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy.event import listen
 from sqlalchemy.exc import IntegrityError
 
 from perdure.checkpoint_bridge.errors import LogConflictError, StorageError
@@ -167,3 +168,23 @@ async def test_what_the_driver_says_is_told_as_ever(store_url: str) -> None:
             other.execute("DROP TABLE perdure_effects")
         with pytest.raises(StorageError, match="no such table: perdure_effects"):
             await begin(store, log_id, 1)
+
+
+async def test_writes_that_wait_at_the_same_time_are_committed_together(store_url: str) -> None:
+    """One that cannot be done fails alone, and none is done twice."""
+    async with SqlStore(store_url) as store:
+        log_id = await opened(store)
+        backend: Any = await store.database.open()
+        commits: list[object] = []
+        listen(backend._quick_engines[True], "commit", commits.append)
+        assert await asyncio.gather(*(begin(store, log_id, seq) for seq in range(9))) == [1] * 9
+        assert len(commits) == 1
+        stranger = EffectId(log_id, 9, 0)
+        failed, *done = await asyncio.gather(
+            store.begin_effect(stranger, session_id="s", run_id="other", name="tool"),
+            *(begin(store, log_id, seq) for seq in range(9)),
+            return_exceptions=True,
+        )
+        assert isinstance(failed, LogConflictError)
+        assert done == [2] * 9
+        assert await store.effect(stranger) is None
