@@ -31,7 +31,7 @@ from perdure.checkpoint_bridge.log import events as ev
 from perdure.checkpoint_bridge.log.answers import answer_entry
 from perdure.checkpoint_bridge.log.events import dump
 from perdure.checkpoint_bridge.log.request_messages import history_record, recorded_messages
-from perdure.checkpoint_bridge.log.request_record import capped, request_config
+from perdure.checkpoint_bridge.log.request_record import capped, config_text, request_config
 from perdure.checkpoint_bridge.redaction import safe_text
 from perdure.checkpoint_bridge.stores.stored import now_ms
 from perdure.checkpoint_bridge.tables.event_log import Batch
@@ -52,9 +52,12 @@ _MEANT = (ev.APPROVAL_AUTO, ev.TOOL_CALL, ev.STEP_END, ev.TURN_END)
 class _Answer:
     """What an answer means for the log."""
 
-    def __init__(self, task: ModelTask, time: EffectTime, calls: list[CallPlan]) -> None:
+    def __init__(
+        self, task: ModelTask, time: EffectTime, config: dict[str, Any], calls: list[CallPlan]
+    ) -> None:
         self._task = task
         self._time = time
+        self._config = config
         self.calls = calls
         self.seq = -1
         """Its place in the log, once that is known."""
@@ -67,7 +70,9 @@ class _Answer:
         announced = [
             (each.index, each.call_id, each.tool, each.grant) for each in announce(self.calls)
         ]
-        self.seq, entry = answer_entry(head, task.turn, task.step, effect, announced)
+        self.seq, entry = answer_entry(
+            head, task.turn, task.step, effect, announced, config=self._config
+        )
         return Batch(
             task.session_id,
             task.log_id,
@@ -109,10 +114,10 @@ class ModelCall(Deps):
         if effect.done:
             return await self._found(agent, task)
         with tracing.chat(agent, task, effect) as span:
-            request, record = await self._request(agent, task)
+            request, config, record = await self._request(agent, task)
             response = await self._generate(agent, request, task)
             message = response.message()
-            answer = _Answer(task, time, await self._plans(agent, task, message))
+            answer = _Answer(task, time, config, await self._plans(agent, task, message))
             outcome = {**_outcome(agent, request, response), **record}
             effect = await until_stored(
                 lambda: self.store.end_effect(
@@ -192,15 +197,19 @@ class ModelCall(Deps):
         state = await until_stored(lambda: self.store.state(task.log_id, task.through_seq))
         return plan_calls(agent, message, state.grants)
 
-    async def _request(self, agent: Agent, task: ModelTask) -> tuple[ModelRequest, dict[str, Any]]:
-        """The request, and what the log has to say of it, so that it can be built again."""
+    async def _request(
+        self, agent: Agent, task: ModelTask
+    ) -> tuple[ModelRequest, dict[str, Any], dict[str, Any]]:
+        """The request, and what the log has to say of it, so that it can be built again.
+
+        That is what the agent brought to it, and what is for the answer's own record.
+        """
         state = await until_stored(lambda: self.store.state(task.log_id, task.through_seq))
         config = _config(agent)
         record: dict[str, Any] = {}
-        if state.request_text != dump(config):
-            ref = await until_stored(lambda: self.store.put_content(config))
+        if state.request_text != config_text(agent, config):
             reason = "initial" if state.request_config is None else "change"
-            record["header"] = {"ref": ref, "reason": reason}
+            record["header"] = {"reason": reason}
         cap = partial(capped, config)
         history = history_record(state, agent.history_policy, agent.history_budget, shown=cap)
         if history["places"] is not None:
@@ -219,7 +228,7 @@ class ModelCall(Deps):
             run_id=task.run_id,
             step=task.step,
         )
-        return request, record
+        return request, config, record
 
     async def _generate(
         self, agent: Agent, request: ModelRequest, task: ModelTask

@@ -71,6 +71,8 @@ def answer_entry(
     step: int,
     answer: StoredAnswer,
     announced: Iterable[tuple[int, str, str, int | None]],
+    *,
+    config: dict[str, Any] | None = None,
 ) -> tuple[int, Entry]:
     """A model's answer: the request's header where it is new, the failed attempts, the answer.
 
@@ -84,6 +86,7 @@ def answer_entry(
         answer: its ``outcome`` is ``{model, usage, finishReason, responseId?, header?,
             history?, cut?}``.
         announced: the calls to announce.
+        config: what the agent brought to the request, for the header of a new one.
 
     Returns:
         The answer's place in the log, and what to append.
@@ -99,7 +102,7 @@ def answer_entry(
     data["message"] = answer.message
     entry = Entry(
         [
-            *_header_events(answer.outcome.get("header")),
+            *_header_events(answer.outcome.get("header"), config),
             *attempt_events(turn, step, answer.attempts),
             NewEvent(ev.STEP_START, place),
             NewEvent(ev.ASSISTANT_MESSAGE, data, ref=answer.ref),
@@ -169,11 +172,11 @@ def grant_of(tool: str, decision: dict[str, Any]) -> list[NewEvent]:
     return [NewEvent(ev.APPROVAL_GRANTED, data)]
 
 
-def _header_events(header: dict[str, Any] | None) -> list[NewEvent]:
-    """What the agent brought to the request: ``{ref, reason}``, its content is in the store."""
+def _header_events(header: dict[str, Any] | None, config: dict[str, Any] | None) -> list[NewEvent]:
+    """What the agent brought to the request, where ``header`` (``{reason}``) says why it is new."""
     if header is None:
         return []
-    return [NewEvent(ev.REQUEST_HEADER, {"reason": header["reason"]}, ref=header["ref"])]
+    return [NewEvent(ev.REQUEST_HEADER, {"reason": header["reason"], "config": config})]
 
 
 def turn_end(turn: int, finish_reason: str, *, cut: bool = False) -> NewEvent:

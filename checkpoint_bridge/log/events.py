@@ -266,7 +266,8 @@ def _encode(event: NewEvent) -> StoredEvent:
     if bulk is not None and ref is None:
         content = dump(event.data[bulk])
         content_digest = digest_of(content)
-        if len(content) > INLINE_LIMIT:
+        if len(content) > INLINE_LIMIT or event.type == REQUEST_HEADER:
+            # Headers are alike in all sessions of an agent, so however small, each is there once.
             blob, ref = content, content_digest
     bare = dump({key: value for key, value in event.data.items() if key != bulk})
     return StoredEvent(

@@ -8,13 +8,18 @@ are those that the log had come to, cut as the header says and chosen as the ans
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from perdure.checkpoint_bridge.format.messages import text_of
+from perdure.checkpoint_bridge.format.stable_json import copy_json
+from perdure.checkpoint_bridge.log.events import dump
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["capped", "request_config"]
+__all__ = ["capped", "config_text", "request_config"]
+
+_texts: WeakKeyDictionary[object, tuple[dict[str, Any], str]] = WeakKeyDictionary()
 
 
 def request_config(
@@ -46,6 +51,19 @@ def request_config(
     }
 
 
+def config_text(agent: object, config: dict[str, Any]) -> str:
+    """The JSON of what ``agent`` brings now: written out anew only where it has changed.
+
+    It is asked for at each step, and the schemas of many tools take long to write.
+    """
+    known = _texts.get(agent)
+    if known is not None and known[0] == config:
+        return known[1]
+    text = dump(config)
+    _texts[agent] = copy_json(config), text
+    return text
+
+
 def capped(config: dict[str, Any], message: dict[str, Any]) -> dict[str, Any]:
     """A message as the model is shown it: one huge result must not make every request too long.
 
@@ -54,8 +72,10 @@ def capped(config: dict[str, Any], message: dict[str, Any]) -> dict[str, Any]:
     """
     if not isinstance(message, dict) or message.get("role") != "tool":
         return message
-    name = str(message.get("toolName") or message.get("name"))
-    limit: int = config["toolResultChars"].get(name) or config["maxResultChars"]
+    limit: int = config["maxResultChars"]
+    if config["toolResultChars"]:
+        name = str(message.get("toolName") or message.get("name"))
+        limit = config["toolResultChars"].get(name) or limit
     content = message.get("content")
     if isinstance(content, str) and len(content) > limit:
         return {**message, "content": _cut(content, limit)}
