@@ -11,12 +11,12 @@ import binascii
 import os
 import re
 import secrets
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.checkpoint_bridge.errors import ConfigurationError, EncryptionKeyError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Self
 
 KEYS_VARIABLE = "PERDURE_ENCRYPTION_KEYS"
@@ -46,6 +46,10 @@ class Keyring:
     """
 
     def __init__(self, keys: Mapping[str, bytes], *, active: str | None = None) -> None:
+        if not isinstance(keys, Mapping):
+            raise _wrong(
+                f"An encryption keyring is made of keys by id, not of {type(keys).__name__}."
+            )
         if not keys:
             raise _wrong("An encryption keyring needs at least one key.")
         self._ciphers = {key_id: _cipher(key_id, key) for key_id, key in keys.items()}

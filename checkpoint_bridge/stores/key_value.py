@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from perdure.checkpoint_bridge.errors import StorageError
 from perdure.checkpoint_bridge.format.checkpoint import Checkpoint, HistoryEntry
 from perdure.checkpoint_bridge.format.stable_json import parse_json, to_stored_text
+from perdure.checkpoint_bridge.option_checks import refusal
 from perdure.checkpoint_bridge.stores.store import DEFAULT_HISTORY_LIMIT, check_history_limit
 from perdure.checkpoint_bridge.stores.stored import (
     check_checkpoint_id,
@@ -45,7 +46,7 @@ class KeyValueStore:
             saves a read and two writes at every save.
 
     Raises:
-        ConfigurationError: the limit is negative or no whole number.
+        ConfigurationError: the limit is negative or no whole number, or a function is none.
     """
 
     def __init__(
@@ -56,6 +57,9 @@ class KeyValueStore:
         prefix: str = "",
         history_limit: int = DEFAULT_HISTORY_LIMIT,
     ) -> None:
+        for option, function in (("get", get), ("put", put), ("delete", delete)):
+            if not callable(function):
+                raise refusal(option, "an async function", function)
         self._get = get
         self._put = put
         self._delete = delete

@@ -10,6 +10,7 @@ from perdure import Agent, tool
 from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.checkpoint_bridge.keyring import Keyring
 from perdure.checkpoint_bridge.stores.hooks import SessionHooks
+from perdure.checkpoint_bridge.stores.key_value import KeyValueStore
 from perdure.checkpoint_bridge.stores.retention import Retention
 from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.cli.options import Where
@@ -262,6 +263,15 @@ def test_options_of_a_codec_server_are_checked(name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"^{name} is .*\\.$") as refused:
         codec_app(**given)
     assert refused.value.field == name
+
+
+def test_a_key_value_store_is_made_of_functions_and_a_keyring_of_keys() -> None:
+    given: dict[str, Any] = {"get": _asks, "put": _asks, "delete": _asks}
+    for name in given:
+        with pytest.raises(ConfigurationError, match=rf"^{name} is an async function, not 5\.$"):
+            KeyValueStore(**{**given, name: 5})
+    with pytest.raises(ConfigurationError, match="made of keys by id, not of bytes"):
+        Keyring(bytes(32))  # type: ignore[arg-type]
 
 
 def test_a_script_is_a_list_of_turns() -> None:
