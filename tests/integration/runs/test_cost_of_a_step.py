@@ -110,3 +110,11 @@ async def test_a_step_with_two_calls(bench: Bench) -> None:
     assert found["activities"] == 3 * steps + 1
     # One more opens the run.
     assert steps < found["local activities"] <= 2 * steps + 1
+
+
+async def test_a_run_that_answers_at_once(bench: Bench) -> None:
+    """It is opened and it is answered; whatever the agent brings goes with the answer."""
+    found = await cost(bench, 0)
+    assert found["write transactions"] == 2
+    assert found["read transactions"] == 2
+    assert found["activities"] + found["local activities"] == 2
