@@ -41,9 +41,11 @@ _BUSY_SECONDS = 30
 """How long a SQLite writer waits for another process's transaction."""
 
 _SLOW_SECONDS = 0.05
+_HANGING_SECONDS = 1.0
 _REST = 50.0
-"""After a quick transaction that took longer, they go to threads for so many times as long: a disk
-never has more than a fiftieth of the event loop's time, and one hiccup is soon forgotten."""
+"""When two quick reads, or writes, in a row took longer than the first, or one longer than the
+second, they go to threads for so many times as long: a disk never has more than a fiftieth of the
+event loop's time. One slow moment may be the processor's, which a thread would not have sooner."""
 
 _TOGETHER = 32
 """How many writes are done in one transaction at most: their time is the event loop's."""
@@ -111,6 +113,8 @@ class Sqlite:
             for write, begin in ((True, "BEGIN IMMEDIATE"), (False, "BEGIN")):
                 self._quick_engines[write] = _sqlite_engine(url, begin, busy=0)
         self._rests_until = 0.0
+        self._slow = {True: False, False: False}
+        """Whether the last quick write, and the last quick read, took long."""
         self._mine = threading.local()
         self._held: set[Connection] = set()
         self._file = object() if in_memory else os.path.realpath(url.database or "")
@@ -222,9 +226,14 @@ class Sqlite:
                 raise
             return None
         finally:
-            ended = time.monotonic()
-            if ended - began > _SLOW_SECONDS:
-                self._rests_until = ended + (ended - began) * _REST
+            self._note_time(began, time.monotonic(), write=write)
+
+    def _note_time(self, began: float, ended: float, *, write: bool) -> None:
+        took = ended - began
+        slow = took > _SLOW_SECONDS
+        if took > _HANGING_SECONDS or (slow and self._slow[write]):
+            self._rests_until = ended + took * _REST
+        self._slow[write] = slow
 
     def _in_thread(self, use: Callable[[Connection], R], *, write: bool) -> Future[R]:
         threads = self._write_thread if write else self._read_threads

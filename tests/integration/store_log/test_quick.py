@@ -73,6 +73,19 @@ async def test_a_slow_disk_is_left_to_the_threads(
         monkeypatch.setattr(backends, "_SLOW_SECONDS", -1.0)
         monkeypatch.setattr(backends, "_REST", 1e9)
         assert await store.database.write_quick(where()) == here
+        assert await store.database.read_quick(where()) == here
+        assert await store.database.write_quick(where()) == here  # once was no disk, perhaps
+        assert await store.database.write_quick(where()) != here
+
+
+async def test_a_disk_that_hangs_is_waited_for_once(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with SqlStore(store_url) as store:
+        here = threading.current_thread().name
+        monkeypatch.setattr(backends, "_HANGING_SECONDS", -1.0)
+        monkeypatch.setattr(backends, "_REST", 1e9)
+        assert await store.database.write_quick(where()) == here
         assert await store.database.write_quick(where()) != here
 
 
