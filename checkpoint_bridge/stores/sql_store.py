@@ -292,8 +292,8 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
             cached = SessionState()
         if cached is None or cached.through != batch.head:
             return
-        if not all(map(_is_whole, batch.events)):
-            return  # it has to be read anyway
+        if any(each.ref and ev.BULK[each.type] not in each.data for each in batch.events):
+            return  # it would have to be read anyway
         # As it will be read: a mirror is to get the same bytes from any worker.
         new = [
             Event(seq, event.type, batch.time_ms, _as_read(event, stored))
@@ -400,13 +400,6 @@ class SqlStore(EffectStore, Forkable, Prunable, Versioned):
             return mine, approval_rows.find_approval(connection, approval_id)
 
         return await self.database.write_quick(decide)
-
-
-def _is_whole(event: NewEvent) -> bool:
-    """Whether all that a fold needs of an event is at hand, and known to this version."""
-    if event.type not in ev.VOCABULARY:
-        return False
-    return event.ref is None or ev.BULK[event.type] in event.data
 
 
 def _as_read(event: NewEvent, stored: StoredEvent) -> dict[str, Any]:
