@@ -19,9 +19,7 @@ class EffectTime:
     """
 
     def __init__(self, asked_ms: int) -> None:
-        info = activity.info()
-        # The start of a local activity is by this worker's clock.
-        server_ms = 0 if info.is_local else int(info.started_time.timestamp() * 1000)
+        server_ms = int(activity.info().started_time.timestamp() * 1000)
         self._began_ms = max(asked_ms, server_ms)
         self._begun = time.monotonic()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import dropwhile, takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,11 @@ from perdure.activities.deps import Deps, received
 from perdure.activities.effect_time import EffectTime
 from perdure.activities.failures import boundary, to_failure
 from perdure.activities.liveness import heartbeats, until_stored
+from perdure.activities.local_calls import Answered, run_local_calls
 from perdure.activities.packing import packed
 from perdure.activities.planning import announce, plan_calls
 from perdure.activities.providers.base import ModelRequest, ModelResponse, ToolSpec
+from perdure.activities.tool_call import ToolCall
 from perdure.activities.wire import ACTIVITY_MODEL, CallPlan, ModelTask, ModelTurn
 from perdure.checkpoint_bridge.errors import (
     LogConflictError,
@@ -45,8 +47,8 @@ PROVIDER_TRIES = 8
 
 _CHARACTERS_PER_TOKEN = 4
 
-_MEANT = (ev.APPROVAL_AUTO, ev.TOOL_CALL, ev.STEP_END, ev.TURN_END)
-"""Types of events that are written with an answer, behind it."""
+_MEANT = (ev.APPROVAL_AUTO, ev.TOOL_CALL, ev.TOOL_RESULT, ev.STEP_END, ev.TURN_END)
+"""Types of events that this activity writes behind an answer."""
 
 
 class _Answer:
@@ -87,23 +89,28 @@ class _Answer:
 class ModelCall(Deps):
     """Asks the model, once for each place in the log."""
 
+    @cached_property
+    def _tools(self) -> ToolCall:
+        return ToolCall(self.agents, self.store, self.threads, private=self.private)
+
     @activity.defn(name=ACTIVITY_MODEL)
     @boundary
     async def call_model(self, given: dict[str, Any]) -> dict[str, Any]:
         """Take a :class:`ModelTask`, and give the :class:`ModelTurn`.
 
         That is the stored one, if this call was made already. The answer, and what it means for
-        the log, are stored together.
+        the log, are stored together. Then its local calls run (:mod:`.local_calls`).
 
         Raises:
             LogConflictError: the session belongs to another run by now.
+            PropagatingToolError: a local tool chose to fail the run.
             ProviderError: the provider failed; Temporal asks again when that can help.
         """
         task = received(ModelTask, given)
         agent = self.agent(task.agent)
         with heartbeats():
             turn = await self._ask(agent, task)
-            if not turn.calls:
+            if not turn.calls and not turn.results:
                 await tracing.tell_ends(self.store, task.session_id, task.log_id, task.through_seq)
         result: dict[str, Any] = packed(turn)
         return result
@@ -134,7 +141,9 @@ class ModelCall(Deps):
             return await self._found(agent, task)
         if effect.head is None:
             raise _replaced(task)
-        return _turn(effect, effect.head, answer.seq, answer.calls)
+        answered = Answered(task, message, answer.seq, effect.head, answer.calls)
+        await run_local_calls(agent, self._tools, answered, time)
+        return _turn(effect, answered)
 
     async def _begin(self, agent: Agent, task: ModelTask) -> Effect:
         """The call in the ledger; when it is not done there, it may be made.
@@ -184,12 +193,17 @@ class ModelCall(Deps):
             raise _replaced(task)
         # By the agent of today: a call that it would ask about is asked about.
         calls = await self._plans(agent, task, effect.message)
-        head = answer.seq + 1
+        plans = {plan.index: plan for plan in calls}
+        answered = Answered(task, effect.message, answer.seq, answer.seq + 1, calls)
         for event in takewhile(lambda event: event.type in _MEANT, own):
-            head = event.seq + 1
+            answered.head = event.seq + 1
             if event.type == ev.TOOL_CALL:
-                calls[event.data["index"]].announced = True
-        return _turn(effect, head, answer.seq, calls)
+                plans[event.data["index"]].announced = True
+            elif event.type == ev.TOOL_RESULT:
+                message = event.data["message"]
+                content = content_of(message, None, len(dump(message)))
+                answered.done(plans[event.data["index"]], content)
+        return _turn(effect, answered)
 
     async def _plans(
         self, agent: Agent, task: ModelTask, message: dict[str, Any]
@@ -318,10 +332,11 @@ def _estimate(request: ModelRequest, response: ModelResponse) -> dict[str, Any]:
     }
 
 
-def _turn(effect: Effect, head: int, call_seq: int, calls: list[CallPlan]) -> ModelTurn:
+def _turn(effect: Effect, answered: Answered) -> ModelTurn:
     assert effect.outcome is not None
     assert effect.message is not None
     content = content_of(effect.message, effect.ref, effect.size)
+    calls = answered.calls
     if content.message is not None:
         calls = [replace(plan, call_id="", tool="") for plan in calls]
     usage = effect.outcome["usage"]
@@ -329,8 +344,9 @@ def _turn(effect: Effect, head: int, call_seq: int, calls: list[CallPlan]) -> Mo
         content=content,
         finish_reason=effect.outcome["finishReason"],
         model=effect.outcome["model"],
-        head=head,
-        call_seq=call_seq,
+        head=answered.head,
+        call_seq=answered.seq,
         calls=calls,
+        results=answered.results,
         usage={key: usage[key] for key in ("inputTokens", "outputTokens") if key in usage},
     )

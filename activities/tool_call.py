@@ -73,10 +73,16 @@ class ToolCall(Deps):
         Raises:
             PropagatingToolError: the tool chose to fail the run.
         """
-        result: dict[str, Any] = packed(await self._outcome(received(ToolTask, given)))
+        with heartbeats():
+            result: dict[str, Any] = packed(await self.outcome(received(ToolTask, given)))
         return result
 
-    async def _outcome(self, task: ToolTask) -> ToolOutcome:
+    async def outcome(self, task: ToolTask) -> ToolOutcome:
+        """Run a call inside the current activity, or give what it came to before.
+
+        Raises:
+            PropagatingToolError: as :meth:`run_tool`.
+        """
         effect_id = EffectId(task.log_id, task.seq, task.index)
         time = EffectTime(task.time_ms)
 
@@ -92,25 +98,24 @@ class ToolCall(Deps):
                 )
             )
 
-        with heartbeats():
-            effect = await until_stored(
-                lambda: self.store.begin_effect(
-                    effect_id, session_id=task.session_id, run_id=task.run_id, name=task.tool
-                )
+        effect = await until_stored(
+            lambda: self.store.begin_effect(
+                effect_id, session_id=task.session_id, run_id=task.run_id, name=task.tool
             )
-            if not effect.done:
-                if effect.starts > 1 and task.recovery == ASK and not task.confirmed:
+        )
+        if not effect.done:
+            if effect.starts > 1 and task.recovery == ASK and not task.confirmed:
+                return ToolOutcome(uncertain=True)
+            with tracing.execute_tool(self.agent(task.agent), task, effect) as span:
+                try:
+                    message = await self._result(task, effect)
+                except _Unsettled:
                     return ToolOutcome(uncertain=True)
-                with tracing.execute_tool(self.agent(task.agent), task, effect) as span:
-                    try:
-                        message = await self._result(task, effect)
-                    except _Unsettled:
-                        return ToolOutcome(uncertain=True)
-                    effect = await end(message)
-                    span.returned(task.arguments or "", effect)
-            elif task.head is not None and effect.message is not None:
-                # Perhaps the log has it, perhaps the run that stored it could not write.
-                effect = await end(effect.message)
+                effect = await end(message)
+                span.returned(task.arguments or "", effect)
+        elif task.head is not None and effect.message is not None:
+            # Perhaps the log has it, perhaps the run that stored it could not write.
+            effect = await end(effect.message)
         assert effect.message is not None
         return ToolOutcome(
             content=content_of(effect.message, effect.ref, effect.size),
@@ -265,8 +270,6 @@ def _itself(value: Any) -> Any:
 
 def _beat_from_anywhere() -> Callable[..., None]:
     """Heartbeats for tools in threads too; temporalio's own needs the event loop's thread."""
-    if activity.info().is_local:
-        return lambda *_: None  # the workflow task that it is in is kept alive
     loop = asyncio.get_running_loop()
 
     def beat(*details: Any) -> None:

@@ -79,7 +79,7 @@ class ToolPolicy:
     """Seconds that one attempt may take."""
     recovery: str = "rerun"
     local: bool = False
-    """It runs inside the workflow task, as a local activity."""
+    """Its calls can run where the answer arrives, in the model's activity."""
 
 
 @dataclass
@@ -312,6 +312,9 @@ class ModelTurn:
     call_seq: int
     """Place of the answer in the log."""
     calls: list[CallPlan] = field(default_factory=list)
+    """Those without a result."""
+    results: list[Content] = field(default_factory=list)
+    """Of the calls before them, which were local. The log has them already, too."""
     usage: dict[str, Any] | None = None
     """Only what the loop counts: ``inputTokens`` and ``outputTokens``."""
     finish_reason: str = "tool_calls"

@@ -32,14 +32,15 @@ async def ask(task: ModelTask, facts: RunFacts) -> ModelTurn:
         ActivityError: the call was cancelled, or failed the run.
         TurnEndError: a worker died during it, and the turn is not to go on.
     """
+    has_local = any(policy.local for policy in facts.tools.values())
     if facts.on_crash == CONTINUE and not facts.model_once:
-        return await _dispatch(task, f"model-{task.step}", MODEL_RETRY)
+        return await _dispatch(task, f"model-{task.step}", MODEL_RETRY, wait=has_local)
     attempt = 1
     task = replace(task, marked=True, once=facts.model_once)
     while True:
         name = f"model-{task.step}" if attempt == 1 else f"model-{task.step}.{attempt}"
         try:
-            return await _dispatch(task, name, ONCE)
+            return await _dispatch(task, name, ONCE, wait=has_local)
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
@@ -69,7 +70,9 @@ def _pause(cause: BaseException | None, attempt: int) -> timedelta | None:
     return min(backoff, MODEL_RETRY.maximum_interval)
 
 
-async def _dispatch(task: ModelTask, name: str, retry: RetryPolicy) -> ModelTurn:
+async def _dispatch(task: ModelTask, name: str, retry: RetryPolicy, *, wait: bool) -> ModelTurn:
+    """One activity; ``wait``: a cancelled one is heard out, since a local call may be in it."""
+    cancel = workflow.ActivityCancellationType
     turn = await workflow.execute_activity(
         ACTIVITY_MODEL,
         sent(task),
@@ -78,5 +81,6 @@ async def _dispatch(task: ModelTask, name: str, retry: RetryPolicy) -> ModelTurn
         start_to_close_timeout=MODEL_TIMEOUT,
         heartbeat_timeout=HEARTBEAT,
         retry_policy=retry,
+        cancellation_type=cancel.WAIT_CANCELLATION_COMPLETED if wait else cancel.TRY_CANCEL,
     )
     return unpacked(ModelTurn, turn)

@@ -35,14 +35,6 @@ ONCE = RetryPolicy(maximum_attempts=1)
 TOOL_GRACE = timedelta(days=1)
 """Beyond a tool's own deadline: time to store the outcome while the store is away."""
 
-LOCAL_GRACE = timedelta(seconds=5)
-"""The same for a local tool. When that is not enough it goes on as an ordinary activity, since a
-workflow task cannot wait for a store that is away."""
-
-LOCAL_CALLS = 5
-"""Local tool calls of one step; the others are ordinary activities. So a workflow task ends within
-some seconds, messages that arrive meanwhile are answered then, and it never becomes large."""
-
 MAX_RERUNS = 5
 """How often a call is dispatched again after its worker died."""
 

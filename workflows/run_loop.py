@@ -76,9 +76,7 @@ class RunLoop:
         self.problem = ""
         """What was wrong with the last decision that was sent, for whoever sent it."""
         self.finish_reason = carry.finish_reason
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._local_calls = 0
-        """Local tool calls since the last model call."""
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def carry(self) -> Carry:
         """What the next execution needs to know."""
@@ -138,7 +136,7 @@ class RunLoop:
         """The approval that the run waits for, its own or a sub-agent's."""
         return self.approvals.waiting_id or next(iter(self.children.waiting), None)
 
-    async def cancel_calls(self) -> list[asyncio.Task[None]]:
+    async def cancel_calls(self) -> list[asyncio.Task[Any]]:
         """Tell calls in flight to stop; returns their tasks."""
         for task in self._tasks:
             task.cancel()
@@ -160,8 +158,10 @@ class RunLoop:
             time_ms=now_ms(),
             trace=self.facts.trace,
         )
-        turn = await model_dispatch.ask(task, self.facts)
-        self._local_calls = 0
+        asking = asyncio.create_task(model_dispatch.ask(task, self.facts))
+        self._tasks = {asking}
+        # A cancel lets it end: it may be in the middle of a local call.
+        turn = await asyncio.shield(asking)
         # The log has the answer, and what it means, already.
         self.log.head = turn.head
         self.facts.step = step
@@ -170,7 +170,7 @@ class RunLoop:
         self.facts.output_tokens += int(usage.get("outputTokens") or 0)
         self.text = text_of(turn.content)
         self.facts.cut |= turn.finish_reason == ev.LENGTH
-        if turn.calls:
+        if turn.calls or turn.results:
             self._fill_calls(turn)
             self.facts.calls, self.facts.call_seq = turn.calls, turn.call_seq
         else:
@@ -178,8 +178,9 @@ class RunLoop:
 
     def _fill_calls(self, turn: ModelTurn) -> None:
         """Hand each call what the answer says of it; large arguments stay in the log."""
-        message = turn.content.message or {}
-        for plan, call in zip(turn.calls, message.get("toolCalls") or [], strict=False):
+        said = (turn.content.message or {}).get("toolCalls") or []
+        for plan in turn.calls:
+            call = said[plan.index] if said else {}
             function = call.get("function") or {}
             plan.call_id = plan.call_id or str(call.get("id"))
             plan.tool = plan.tool or str(function.get("name"))
@@ -299,11 +300,7 @@ class RunLoop:
             digest=plan.digest if plan.reason is None else None,
             trace=self.facts.trace,
         )
-        local = policy.local and self._local_calls < options.LOCAL_CALLS
-        self._local_calls += local
-        return await run_call(
-            plan, task, policy, activity_id, on_crash=self.facts.on_crash, local=local
-        )
+        return await run_call(plan, task, policy, activity_id, on_crash=self.facts.on_crash)
 
     async def _record(self, ready: list[tuple[CallPlan, ToolOutcome]]) -> None:
         """Put results into the log, unless the only one of its segment did so itself."""

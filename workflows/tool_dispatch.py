@@ -18,7 +18,7 @@ from perdure.activities.packing import unpacked
 from perdure.activities.wire import ACTIVITY_TOOL, CallPlan, Content, ToolOutcome, ToolTask
 from perdure.checkpoint_bridge.format.tool_errors import TIMEOUT, tool_error_result
 from perdure.checkpoint_bridge.format.tool_results import error_result, unknown_outcome
-from perdure.workflows.options import HEARTBEAT, LOCAL_GRACE, MAX_RERUNS, ONCE, TOOL_GRACE
+from perdure.workflows.options import HEARTBEAT, MAX_RERUNS, ONCE, TOOL_GRACE
 from perdure.workflows.sending import sent
 from perdure.workflows.turn_ends import end_if_not_continued, is_lost
 
@@ -36,7 +36,6 @@ async def run_call(
     activity_id: str,
     *,
     on_crash: str,
-    local: bool,
 ) -> ToolOutcome:
     """Give a call's result: its own, or an error result when it cannot be known.
 
@@ -50,17 +49,12 @@ async def run_call(
     """
     while True:
         try:
-            if local:
-                outcome = await _dispatch_locally(task, policy)
-            else:
-                outcome = await _dispatch(plan, task, policy, activity_id)
+            outcome = await _dispatch(plan, task, policy, activity_id)
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
             cause = error.cause
-            if local and isinstance(cause, TemporalTimeoutError):
-                local = False  # the store is away, or the worker is very busy
-            elif is_lost(cause):
+            if is_lost(cause):
                 end_if_not_continued(on_crash, f"a call of {plan.tool}")
                 if task.attempt > MAX_RERUNS:
                     return _error(plan, unknown_outcome(plan.tool))
@@ -91,19 +85,6 @@ async def _dispatch(
         retry_policy=ONCE,
         cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         summary=f"{plan.tool} {plan.call_id}"[:_SUMMARY_LENGTH],
-    )
-    return unpacked(ToolOutcome, outcome)
-
-
-async def _dispatch_locally(task: ToolTask, policy: ToolPolicy) -> ToolOutcome:
-    """Run a call inside the workflow task. After a crash the ledger knows of it, as of others."""
-    outcome = await workflow.execute_local_activity(
-        ACTIVITY_TOOL,
-        sent(task),
-        result_type=dict,
-        start_to_close_timeout=timedelta(seconds=policy.timeout) + LOCAL_GRACE,
-        retry_policy=ONCE,
-        cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
     )
     return unpacked(ToolOutcome, outcome)
 

@@ -94,9 +94,9 @@ async def test_a_step_with_a_local_call(bench: Bench) -> None:
     found = await cost_of_a_step(bench, "glance")
     assert found.pop("bytes") < 3_000
     assert found == {
-        "events": 7,
+        "events": 6,
         "activities": 1,
-        "local activities": 1,
+        "local activities": 0,
         "read transactions": 1,
         "write transactions": 3,
         "statements": 12,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure import Agent, ToolContext, tool
+from perdure.activities.local_calls import LOCAL_CALLS
 from perdure.checkpoint_bridge.errors import ConfigurationError
 from perdure.checkpoint_bridge.tables.ledger import EffectId
 from perdure.testing import call
-from perdure.workflows import options
 
 if TYPE_CHECKING:
     from tests.integration.runs.conftest import Bench
@@ -51,13 +51,13 @@ async def test_a_local_call_needs_no_activity_of_its_own(bench: Bench, session: 
 
 async def test_a_workflow_task_holds_a_few_of_them(bench: Bench, session: str) -> None:
     """The others of a large batch are ordinary; and all results are in call order."""
-    many = 3 * options.LOCAL_CALLS
+    many = 3 * LOCAL_CALLS
     calls = [call("add", {"a": number, "b": 0}) for number in range(many)]
     model = bench.model(calls, "Done.")
     async with bench.serving(Agent("agent", provider=model, tools=[add])):
         await bench.client.execute("agent", "Add", session_id=session)
     assert await contents(bench) == list(range(many))
-    assert await activities(bench) == {"call_model": 2, "run_tool": many - options.LOCAL_CALLS}
+    assert await activities(bench) == {"call_model": 2, "run_tool": many - LOCAL_CALLS}
 
 
 async def test_its_time_is_short(bench: Bench, session: str) -> None:
