@@ -326,8 +326,8 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
             ``rerun`` for tools that are ``read_only`` or ``idempotent``, else the agent's.
         read_only: it changes nothing, so running it twice is harmless.
         idempotent: running it twice has the effect of running it once.
-        local: it is quick, a second at most: it runs inside the workflow task, which costs half of
-            what an activity of its own costs, and is as safe after a crash.
+        local: it is quick, a second at most: it runs where the answer arrived, without a dispatch
+            of its own, which halves what a step costs, and is as safe after a crash.
         retry_on: exceptions after which the effect may have happened; the call is repeated with
             the same key, as it is after timeouts and broken connections.
         max_result_chars: characters of its result that the model is shown; default: the agent's.

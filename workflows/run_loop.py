@@ -178,9 +178,10 @@ class RunLoop:
 
     def _fill_calls(self, turn: ModelTurn) -> None:
         """Hand each call what the answer says of it; large arguments stay in the log."""
-        said = (turn.content.message or {}).get("toolCalls") or []
+        if turn.content.message is None:
+            return
         for plan in turn.calls:
-            call = said[plan.index] if said else {}
+            call = turn.content.message["toolCalls"][plan.index]
             function = call.get("function") or {}
             plan.call_id = plan.call_id or str(call.get("id"))
             plan.tool = plan.tool or str(function.get("name"))

@@ -224,7 +224,7 @@ def agents(outside: Outside) -> list[Agent]:
 
     @tool(local=True)
     async def delta(number: int, ctx: ToolContext) -> dict[str, Any]:
-        """A tool that runs inside the workflow task."""
+        """A tool that runs where the answer arrived, unless other calls come first."""
         return await work("delta", number, ctx)
 
     @tool(needs_approval=True)
@@ -256,6 +256,7 @@ def agents(outside: Outside) -> list[Agent]:
         call("delta", {"number": 6}, id="c"),
     ]
     third = call("scout", {"input": "Look around"}, id="d")
+    local = [call("delta", {"number": number}, id=f"l{number}") for number in (9, 10, 11)]
     short = [[call("gamma", {"number": 8})], "Noted."]
     model = partial(WatchedModel, outside=outside)
     scout = Agent("scout", provider=model(short), tools=[gamma])
@@ -268,7 +269,7 @@ def agents(outside: Outside) -> list[Agent]:
         ),
         Agent(
             "tour",
-            provider=model([[*first, third], second, "Done."]),
+            provider=model([local[:1], [*local[1:], *first, third], second, "Done."]),
             instructions="You guide tours.",
             tools=[alpha, beta, gamma, delta, pay, scout.as_tool()],
         ),

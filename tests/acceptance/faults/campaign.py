@@ -4,8 +4,9 @@ Run it from the repository's root: ``make faults ARGS="--runs 200 --fault worker
 ``python -m tests.acceptance.faults.campaign``. The seed is printed; the same seed disturbs after
 the same amounts of progress, though not at the same instruction.
 
-Each run asks a scripted model three times, has six tool calls in two batches, a sub-agent with a
-call of its own in the first batch, and an approval in the middle of the second one.
+Each run asks a scripted model four times. It has a local call by itself; then local calls,
+ordinary ones and a sub-agent with a call of its own in one batch; and an approval in the middle of
+the last one.
 ``--fault worker`` kills a worker with SIGKILL and starts another one; ``server`` kills the
 Temporal server and starts it on its database file; ``store`` takes SQLite's write lock for longer
 than the workers wait for it, and kills a worker meanwhile; ``postgres`` crashes the PostgreSQL

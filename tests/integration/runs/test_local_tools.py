@@ -1,4 +1,4 @@
-"""Quick tools that run inside the workflow task: half the dispatches, and as safe as the others."""
+"""Quick tools that run where the answer arrived: half the dispatches, and as safe as the others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure import Agent, ToolContext, tool
-from perdure.activities.local_calls import LOCAL_CALLS
-from perdure.checkpoint_bridge.errors import ConfigurationError
+from perdure.activities import model_call
+from perdure.activities.local_calls import LOCAL_CALLS, run_local_calls
+from perdure.checkpoint_bridge.errors import ConfigurationError, PropagatingToolError, StorageError
 from perdure.checkpoint_bridge.tables.ledger import EffectId
 from perdure.testing import call
 
@@ -49,7 +50,7 @@ async def test_a_local_call_needs_no_activity_of_its_own(bench: Bench, session: 
     assert announced.seq < told.seq
 
 
-async def test_a_workflow_task_holds_a_few_of_them(bench: Bench, session: str) -> None:
+async def test_an_activity_holds_a_few_of_them(bench: Bench, session: str) -> None:
     """The others of a large batch are ordinary; and all results are in call order."""
     many = 3 * LOCAL_CALLS
     calls = [call("add", {"a": number, "b": 0}) for number in range(many)]
@@ -146,3 +147,122 @@ async def test_a_cancel_comes_through(bench: Bench, session: str) -> None:
         unheard.open()
     assert result.finish_reason == "aborted"
     assert await contents(bench) == ["held"]
+
+
+async def test_what_an_answer_asks_for_runs_in_its_order(bench: Bench, session: str) -> None:
+    """Local calls at its beginning run at once; behind another one they are ordinary, too."""
+
+    @tool(read_only=True)
+    def look(place: str) -> str:
+        return place
+
+    calls = [
+        call("add", {"a": 1, "b": 0}),
+        call("add", {"a": 2, "b": 0}),
+        call("look", {"place": "Rome"}),
+        call("add", {"a": 3, "b": 0}),
+    ]
+    model = bench.model(calls, "Done.")
+    async with bench.serving(Agent("agent", provider=model, tools=[add, look])):
+        await bench.client.execute("agent", "Go", session_id=session)
+    assert await contents(bench) == [1, 2, "Rome", 3]
+    assert await activities(bench) == {"call_model": 2, "run_tool": 2}
+    order = [event.type for event in await bench.events("tool/result", "step/end")]
+    assert order == [*4 * ["tool/result"], "step/end", "step/end"]
+
+
+async def test_several_run_side_by_side(bench: Bench, session: str) -> None:
+    together = asyncio.Barrier(3)
+
+    @tool(local=True, read_only=True)
+    async def meet(number: int) -> int:
+        await together.wait()
+        return number
+
+    model = bench.model([call("meet", {"number": number}) for number in range(3)], "Done.")
+    async with bench.serving(Agent("agent", provider=model, tools=[meet])):
+        await bench.client.execute("agent", "Go", session_id=session)
+    assert await contents(bench) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_calls_that_their_attempt_left_are_ordinary(
+    bench: Bench, session: str, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """The worker dies when the answer is stored, and nothing of it has run."""
+    monkeypatch.setattr(model_call, "run_local_calls", _die_before(monkeypatch))
+    model = bench.model([call("add", {"a": each, "b": 0}) for each in range(count)], "Done.")
+    async with bench.serving(Agent("agent", provider=model, tools=[add])):
+        await bench.client.execute("agent", "Go", session_id=session)
+    assert len(model.requests) == 2
+    assert await contents(bench) == list(range(count))
+    assert await activities(bench) == {"call_model": 2, "run_tool": count}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_calls_whose_attempt_could_not_report_are_done(
+    bench: Bench, session: str, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """The worker dies when their results are stored: they are taken from the log."""
+    ran = []
+
+    @tool(local=True, recovery="ambiguous")
+    def pay(amount: int, ctx: ToolContext) -> int:
+        ran.append(ctx.attempt)
+        return amount
+
+    monkeypatch.setattr(model_call, "run_local_calls", _die_after(monkeypatch))
+    model = bench.model([call("pay", {"amount": each}) for each in range(count)], "Done.")
+    async with bench.serving(Agent("agent", provider=model, tools=[pay])):
+        await bench.client.execute("agent", "Go", session_id=session)
+    assert ran == count * [1]
+    assert await contents(bench) == list(range(count))
+    assert await activities(bench) == {"call_model": 2}
+
+
+def _die_before(monkeypatch: pytest.MonkeyPatch) -> Any:
+    async def run(*given: Any) -> None:
+        monkeypatch.undo()
+        raise StorageError("The worker died.")
+
+    return run
+
+
+def _die_after(monkeypatch: pytest.MonkeyPatch) -> Any:
+    async def run(*given: Any) -> None:
+        monkeypatch.undo()
+        await run_local_calls(*given)
+        raise StorageError("The worker died.")
+
+    return run
+
+
+async def test_one_that_fails_the_run(bench: Bench, session: str) -> None:
+    """What the calls beside it came to is known."""
+
+    @tool(local=True, read_only=True)
+    def refuse() -> None:
+        raise PropagatingToolError("Not today.", code="CLOSED")
+
+    calls = [call("add", {"a": 1, "b": 2}), call("refuse"), call("add", {"a": 3, "b": 4})]
+    agent = Agent("agent", provider=bench.model(calls, "Unheard."), tools=[add, refuse])
+    async with bench.serving(agent):
+        with pytest.raises(PropagatingToolError, match="Not today") as raised:
+            await bench.client.execute("agent", "Go", session_id=session)
+    assert raised.value.code == "CLOSED"
+    assert (await contents(bench))[0] == 3
+
+
+async def test_one_whose_outcome_nobody_knows(bench: Bench, session: str) -> None:
+    """A person is asked, as about any other call."""
+
+    @tool(local=True, recovery="ask")
+    def pay() -> None:
+        raise ConnectionResetError
+
+    model = bench.model([call("pay")], "Done.")
+    async with bench.serving(Agent("agent", provider=model, tools=[pay])):
+        paused = await bench.client.execute("agent", "Go", session_id=session)
+        assert paused.approval_id is not None
+        await bench.client.approvals.resolve(paused.approval_id, approved=False, result="paid")
+    assert await contents(bench) == ["paid"]
