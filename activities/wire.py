@@ -197,7 +197,7 @@ class OpenRun:
     metadata: dict[str, Any] | None = None
     max_steps: int | None = None
     attempt: int = 1
-    """More when a retry policy of the workflow's has Temporal start it again."""
+    """More when a retry policy of the workflow's, or a reset, has Temporal start it again."""
     traceparent: str = ""
     claim: str | None = None
     delegated: Delegation | None = None

@@ -142,7 +142,7 @@ class AgentWorkflow:
                         max_steps=asked.max_steps,
                         claim=asked.claim,
                         traceparent=asked.traceparent,
-                        attempt=workflow.info().attempt,
+                        attempt=_attempt(),
                         delegated=asked.delegated,
                     )
                 ),
@@ -370,6 +370,16 @@ class AgentWorkflow:
             "finish_reason": loop.finish_reason,
             "problem": self._problem,
         }
+
+
+def _attempt() -> int:
+    """How often Temporal has begun this: by a retry policy, or since somebody reset the run.
+
+    Temporal's reset makes an execution of its own of a run's beginning, which continues none.
+    """
+    info = workflow.info()
+    was_reset = info.run_id != info.first_execution_run_id and info.continued_run_id is None
+    return info.attempt + was_reset
 
 
 def _failure(error: BaseException) -> ApplicationError:

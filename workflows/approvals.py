@@ -17,6 +17,7 @@ from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
     error_from_wire,
 )
+from perdure.checkpoint_bridge.format import ids
 from perdure.checkpoint_bridge.log import events as ev
 from perdure.checkpoint_bridge.log.answers import grant_of
 from perdure.checkpoint_bridge.log.events import NewEvent, NewSave
@@ -144,7 +145,7 @@ class Approvals:
             plan keeps its ``approval_id`` then, and is asked about again where the run goes on.
         """
         asked, began = plan.approval_id is not None, now_ms()
-        approval_id = plan.approval_id or str(workflow.uuid4())
+        approval_id = plan.approval_id or ids.approval_id(log.run_id, log.log_id, log.head)
         plan.approval_id = approval_id
         self.waiting = plan
         if not asked:

@@ -79,7 +79,13 @@ def large() -> str:
     return "x" * 10_000
 
 
-TOOLS = [weather, hotels, book, fail, wait, large]
+@tool(read_only=True, local=True)
+def glance(place: str) -> str:
+    """Look at something near."""
+    return f"{place}: fine"
+
+
+TOOLS = [weather, hotels, book, fail, wait, large, glance]
 
 
 def clerk() -> Agent:
@@ -235,6 +241,14 @@ def limited() -> RateLimitedError:
 SCENARIOS: dict[str, tuple[Callable[[Recorder], Awaitable[None]], list[Any]]] = {
     "answer": (plain, ["Hello."]),
     "tools": (plain, [two, "Done."]),
+    "local-calls": (
+        plain,
+        [
+            [call("glance", {"place": "a"})],
+            [call("glance", {"place": "b"}), call("glance", {"place": "c"}), *two],
+            "Done.",
+        ],
+    ),
     "large-values": (plain, [[call("large"), call("hotels", {"city": "y" * 5_000})], "z" * 9_000]),
     "refused-calls": (
         plain,
