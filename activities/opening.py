@@ -138,13 +138,13 @@ class _Opener:
             await self._find_approval()
             self.messages = self.state.messages
             return self._facts(self.state.through, fresh=False)
+        # Temporal starts a run again that its last execution has finished, but for saying so.
+        retry = self.task.attempt > 1 and await self._has_begun_before()
         incoming = await self._incoming()
         finished = self.state.finished
         if not finished:
             await self._resume(incoming)
         self._normalise()
-        # Temporal starts a run again that its last execution has finished, but for saying so.
-        retry = self.task.attempt > 1 and self.state.run_id == self.task.run_id
         added = self._new_messages(incoming, finished=finished and not retry)
         if finished and not added:
             await self._keep_business_state()
@@ -164,6 +164,21 @@ class _Opener:
 
     def _is_open_already(self) -> bool:
         return (self.state.open_turn or {}).get("runId") == self.task.run_id
+
+    async def _has_begun_before(self) -> bool:
+        """Whether this run has had a turn, of which nothing is left to do.
+
+        Raises:
+            LogConflictError: it had, and the session has gone on with other runs since.
+        """
+        if self.state.run_id == self.task.run_id:
+            return True
+        written = [] if self.row is None else await self.store.events(self.task.session_id)
+        for event in written:
+            if event.type == ev.TURN_START and event.data.get("runId") == self.task.run_id:
+                msg = f"The run has ended; the session {self.task.session_id} has gone on since."
+                raise LogConflictError(msg)
+        return False
 
     async def _close_lost_turn(self, row: SessionRow) -> None:
         """Close the turn of a run that is gone, where its agent does not continue such turns.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.client import WorkflowFailureError
 
 from perdure import Agent, ToolContext, tool
 from perdure.testing import call
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 FIRST, LAST = 0, -1
 
 
-async def reset(bench: Bench, session: str, place: int) -> WorkflowHandle[object, dict[str, str]]:
-    """``temporal workflow reset`` to one of the run's workflow tasks; returns the new execution."""
-    handle = bench.temporal.get_workflow_handle(session)
+async def reset(
+    bench: Bench, session: str, place: int, run_id: str | None = None
+) -> WorkflowHandle[object, dict[str, str]]:
+    """``temporal workflow reset`` to one of a run's workflow tasks; returns the new execution."""
+    handle = bench.temporal.get_workflow_handle(session, run_id=run_id)
     described = await handle.describe()
     tasks = [
         event.event_id
@@ -87,3 +90,24 @@ async def test_a_run_that_waits_for_a_person(bench: Bench, session: str, place: 
         assert (await run.result())["text"] == "Done."
     assert len(till.paid) == 1
     assert len(till.model.requests) == 3
+
+
+@pytest.mark.parametrize("place", [FIRST, 1, LAST])
+async def test_a_run_that_others_followed(bench: Bench, session: str, place: int) -> None:
+    till = Till(bench, "Done.", "Later.")
+    async with bench.serving(till.agent):
+        first = await bench.client.execute("till", "Pay", session_id=session)
+        await bench.client.execute("till", "And?", session_id=session)
+        before = [event.type for event in await bench.events()]
+        run = await reset(bench, session, place, first.run_id)
+        if place == LAST:
+            # All of it is in the history that stays, so there is nothing to do.
+            assert (await run.result())["text"] == "Done."
+        else:
+            with pytest.raises(WorkflowFailureError) as raised:
+                await run.result()
+            assert "PERDURE_LOG_CONFLICT" in str(raised.value.cause)
+        assert [event.type for event in await bench.events()] == before
+        following = await bench.client.execute("till", "More?", session_id=session)
+    assert following.text == "Unheard."
+    assert len(till.paid) == 1
