@@ -1,7 +1,7 @@
 """Runs the local calls of an answer where it arrived: in the model's own activity.
 
 So they need no dispatch of their own. Ledger, log, ``recovery`` and deadlines are those of other
-calls. Only the attempt that got the answer does this: what it leaves, because it died or because
+calls. Only the activity's first attempt does this: what it leaves, because it died or because
 nobody knows whether a call happened, the workflow dispatches as ordinary calls
 (``docs/decisions/0016``).
 """
@@ -45,6 +45,8 @@ class Answered:
         self.calls = calls
         """Those without a result."""
         self.results: list[Content] = []
+        self.cancelled = False
+        """The run was, so no further call begins."""
 
     def done(self, plan: CallPlan, content: Content) -> None:
         """A call has its result in the log."""
@@ -57,8 +59,8 @@ async def run_local_calls(
 ) -> None:
     """Run the calls at the beginning of an answer that are local and wait for nobody.
 
-    When the run is cancelled meanwhile, they may finish: they are quick, and what they did is
-    known then.
+    When the run is cancelled meanwhile, those that have begun may finish: they are quick, and what
+    they did is known then.
 
     Raises:
         PropagatingToolError: a tool chose to fail the run.
@@ -72,6 +74,7 @@ async def run_local_calls(
     try:
         await asyncio.shield(running)
     except asyncio.CancelledError:
+        answered.cancelled = True
         await asyncio.gather(running, return_exceptions=True)
         raise
 
@@ -81,13 +84,19 @@ def _is_local(agent: Agent, plan: CallPlan) -> bool:
 
 
 async def _run(
-    agent: Agent, tools: ToolCall, answered: Answered, plans: Sequence[CallPlan], time: EffectTime
+    agent: Agent,
+    tools: ToolCall,
+    answered: Answered,
+    plans: Sequence[CallPlan],
+    time: EffectTime,
 ) -> None:
     alone = len(plans) == 1
     limit = asyncio.Semaphore(agent.tool_concurrency or len(plans))
 
     async def run(plan: CallPlan) -> ToolOutcome:
         async with limit:
+            if answered.cancelled:
+                return ToolOutcome(uncertain=True)
             return await tools.outcome(_task(agent, answered, plan, time, alone=alone))
 
     outcomes = await asyncio.gather(*map(run, plans), return_exceptions=True)

@@ -142,7 +142,9 @@ class ModelCall(Deps):
         if effect.head is None:
             raise _replaced(task)
         answered = Answered(task, message, answer.seq, effect.head, answer.calls)
-        await run_local_calls(agent, self._tools, answered, time)
+        if activity.info().attempt == 1:
+            # A later one may follow a cancel, and does not know of it yet.
+            await run_local_calls(agent, self._tools, answered, time)
         return _turn(effect, answered)
 
     async def _begin(self, agent: Agent, task: ModelTask) -> Effect:

@@ -29,7 +29,12 @@ from perdure.activities.wire import ACTIVITY_TOOL, AMBIGUOUS, ASK, ToolOutcome, 
 from perdure.checkpoint_bridge.errors import PropagatingToolError
 from perdure.checkpoint_bridge.format import tool_errors
 from perdure.checkpoint_bridge.format.tool_errors import tool_error_result
-from perdure.checkpoint_bridge.format.tool_results import error_result, result, unknown_outcome
+from perdure.checkpoint_bridge.format.tool_results import (
+    TOOL_NOT_STARTED,
+    error_result,
+    result,
+    unknown_outcome,
+)
 from perdure.checkpoint_bridge.log.answers import result_entry, step_end
 from perdure.checkpoint_bridge.redaction import redact, safe_text
 from perdure.checkpoint_bridge.tables.event_log import Batch
@@ -58,6 +63,39 @@ class _EscapeError(Exception):
 
 class _DeadlineError(Exception):
     """The tool's own deadline passed."""
+
+
+class _NotBegunError(_DeadlineError):
+    """There was no free thread for a plain tool until then."""
+
+
+class _Deadline:
+    """When a call has to be over. Its time begins when it does, not while it waits for a thread."""
+
+    def __init__(self, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._seconds = seconds
+        self._at = self._loop.time() + seconds
+        self._begun = False
+        self.limit = asyncio.timeout_at(self._at)
+        """Of the current attempt."""
+
+    def attempt(self) -> asyncio.Timeout:
+        """The context of one attempt."""
+        self.limit = asyncio.timeout_at(self._at)
+        return self.limit
+
+    def begin(self) -> None:
+        """A thread has taken up the call."""
+        if not self._begun:
+            self._begun = True
+            self._at = self._loop.time() + self._seconds
+            with contextlib.suppress(RuntimeError):  # it is over already
+                self.limit.reschedule(self._at)
+
+    def has(self, seconds: float) -> bool:
+        """Whether there is more than so much time left."""
+        return self._at - self._loop.time() > seconds
 
 
 class ToolCall(Deps):
@@ -155,11 +193,8 @@ class ToolCall(Deps):
             if task.recovery == ASK:
                 raise
             return _failed(task, unknown_outcome(task.tool, error.__cause__))
-        except _DeadlineError:
-            text = (
-                f"The tool did not finish within its {task.timeout:g} s; it may have had effects."
-            )
-            return _failed(task, tool_error_result(tool_errors.TIMEOUT, task.tool, text))
+        except _DeadlineError as error:
+            return _failed(task, _too_late(task, error))
         except NotJsonError as error:
             text = str(error)
             return _failed(task, tool_error_result(tool_errors.INVALID_OUTPUT, task.tool, text))
@@ -205,35 +240,37 @@ class ToolCall(Deps):
     async def _run(
         self, tool: Tool, arguments: BaseModel, context: ToolContext, task: ToolTask
     ) -> Any:
-        deadline = asyncio.get_running_loop().time() + task.timeout
+        deadline = _Deadline(task.timeout)
         # A tool that is not to run twice by itself is not repeated for this reason, either.
         repeats = task.recovery not in (AMBIGUOUS, ASK)
-        for remaining in reversed(range(_TRANSPORT_TRIES)):
+        for tries in range(1, _TRANSPORT_TRIES + 1):
             try:
-                async with asyncio.timeout_at(deadline) as limit:
-                    return await self._invoke(tool, tool.bind(arguments, context))
+                async with deadline.attempt() as limit:
+                    return await self._invoke(tool, tool.bind(arguments, context), deadline)
             except Exception as error:
                 cause = error.__cause__ if isinstance(error, _EscapeError) else error
                 if cause is None or not is_transport(cause, tool.retry_on):
                     raise
                 if limit.expired():
                     raise _DeadlineError from cause
-                if not remaining or not (repeats or is_named(cause, tool.retry_on)):
+                wait = _TRANSPORT_WAIT * tries
+                goes_on = tries < _TRANSPORT_TRIES and deadline.has(wait)
+                if not goes_on or not (repeats or is_named(cause, tool.retry_on)):
                     raise _Unsettled from cause
                 _log.warning("Tool %s: %r; the same call is repeated", tool.name, cause)
                 tracing.note_repeat(cause)
-                await asyncio.sleep(_TRANSPORT_WAIT * (_TRANSPORT_TRIES - remaining))
+                await asyncio.sleep(wait)
         raise AssertionError
 
-    async def _invoke(self, tool: Tool, call: Callable[[], Any]) -> Any:
+    async def _invoke(self, tool: Tool, call: Callable[[], Any], deadline: _Deadline) -> Any:
         """Call the tool. Nothing that it raises may end the worker or look like a cancel of ours.
 
         Raises:
             _EscapeError: it raised something that is no Exception.
+            _NotBegunError: its time was over before a thread was free.
         """
         if not tool.is_async:
-            run = partial(contextvars.copy_context().run, _outcome_of, call)
-            value, raised = await asyncio.get_running_loop().run_in_executor(self.threads, run)
+            value, raised = await self._in_thread(call, deadline)
             if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
                 raise raised
             if raised is not None:
@@ -254,6 +291,25 @@ class ToolCall(Deps):
             raise _EscapeError from error
         except BaseException as error:
             raise _EscapeError from error
+
+    async def _in_thread(
+        self, call: Callable[[], Any], deadline: _Deadline
+    ) -> tuple[Any, BaseException | None]:
+        loop = asyncio.get_running_loop()
+
+        def run() -> tuple[Any, BaseException | None]:
+            # The loop is gone where its worker is; nobody waits then.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(deadline.begin)
+            return _outcome_of(call)
+
+        future = self.threads.submit(contextvars.copy_context().run, run)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if future.cancel() and deadline.limit.expired():
+                raise _NotBegunError from None
+            raise
 
 
 def _outcome_of(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
@@ -294,6 +350,15 @@ def _record(task: ToolTask, time: EffectTime, effect: Effect, _head: int) -> Bat
         entry.events,
         entry.saves,
     )
+
+
+def _too_late(task: ToolTask, error: _DeadlineError) -> dict[str, Any]:
+    if isinstance(error, _NotBegunError):
+        text = f"The call did not begin within its {task.timeout:g} s: no thread was free."
+        kind = tool_errors.NOT_STARTED
+        return tool_error_result(kind, task.tool, text, code=TOOL_NOT_STARTED)
+    text = f"The tool did not finish within its {task.timeout:g} s; it may have had effects."
+    return tool_error_result(tool_errors.TIMEOUT, task.tool, text)
 
 
 def _failed(task: ToolTask, error: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from perdure.checkpoint_bridge.format.transcript import input_messages
 from perdure.checkpoint_bridge.log.events import FINISHED
 from perdure.checkpoint_bridge.log.fold import spent
 from perdure.checkpoint_bridge.mirrors.mirror import mirroring
+from perdure.checkpoint_bridge.option_checks import flag
 from perdure.checkpoint_bridge.tables.sessions import CLEARED, CREATED, refuse_ended
 from perdure.client_approvals import ClientApprovals
 from perdure.connection import (
@@ -292,8 +293,10 @@ class Client:
             SessionConflictError: its run, or one of those, goes on; cancel it first. Nothing was
                 deleted.
         """
+        keep_history = flag("keep_history", keep_history)
+        with_them = flag("sub_agents", sub_agents)
         await self.store.known_session(session_id)
-        below = await self.store.sub_agents(session_id) if sub_agents else []
+        below = await self.store.sub_agents(session_id) if with_them else []
         for each in (session_id, *below):
             if await self.running(each) is not None:
                 msg = f"Session {each!r} has a run that goes on; cancel it before you delete."

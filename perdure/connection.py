@@ -157,6 +157,8 @@ def rpc_failure(error: RPCError, client: Client) -> PerdureError:
     if error.status == RPCStatusCode.NOT_FOUND and "amespace" in error.message:
         msg = f"Temporal at {target} has no namespace {client.namespace!r}."
         return ConfigurationError(msg, field="namespace")
+    if error.status == RPCStatusCode.INVALID_ARGUMENT:
+        return ConfigurationError(f"Temporal at {target} refused the request: {error.message}.")
     msg = f"Temporal at {target} did not answer: {error.message or error.status.name}"
     return TemporalUnavailableError(msg)
 

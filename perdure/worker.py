@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
 from perdure.activities.children import Answers
+from perdure.activities.local_calls import LOCAL_CALLS
 from perdure.activities.log_writer import LogWriter
 from perdure.activities.model_call import ModelCall
 from perdure.activities.opening import Opening
@@ -184,7 +185,7 @@ async def serving(
 def tool_threads() -> Executor:
     """Threads for the plain (not async) tools of one worker."""
     return concurrent.futures.ThreadPoolExecutor(
-        _CALLS_AT_A_TIME, thread_name_prefix="perdure-tool"
+        _CALLS_AT_A_TIME * LOCAL_CALLS, thread_name_prefix="perdure-tool"
     )
 
 

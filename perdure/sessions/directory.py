@@ -13,6 +13,7 @@ from perdure.checkpoint_bridge.errors import (
     SessionExistsError,
 )
 from perdure.checkpoint_bridge.format.ids import check_session_id
+from perdure.checkpoint_bridge.option_checks import flag
 from perdure.checkpoint_bridge.stored_messages import stored_messages
 from perdure.checkpoint_bridge.tables.sessions import ENDED
 from perdure.claims import Claims, claim_id
@@ -182,6 +183,7 @@ class Sessions:
             SessionNotFoundError: there is no such session.
             SessionActiveError: it has not ended; nothing was deleted.
         """
+        force, sub_agents = flag("force", force), flag("sub_agents", sub_agents)
         store = self._client.store
         row = await store.known_session(session_id)
         if force:

@@ -422,3 +422,11 @@ async def test_another_agent_of_a_sub_agents_name_is_refused(bench: Bench) -> No
     with pytest.raises(ConfigurationError, match="Two agents are named 'helper'"):
         async with bench.serving(lead, Agent("helper", provider=bench.model("y"))):
             pass
+
+
+@pytest.mark.parametrize("option", ["sub_agents", "keep_history"])
+async def test_what_is_deleted_is_said_by_true_or_false(bench: Bench, option: str) -> None:
+    options: Any = {option: "no"}
+    with pytest.raises(ConfigurationError, match="true or false") as raised:
+        await bench.client.delete(bench.session, **options)
+    assert raised.value.field == option

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from temporalio import activity
 
+import perdure.worker
 from perdure import Agent, ToolContext, tool
 from perdure.activities import model_call
 from perdure.activities.local_calls import LOCAL_CALLS, run_local_calls
-from perdure.checkpoint_bridge.errors import ConfigurationError, PropagatingToolError, StorageError
+from perdure.checkpoint_bridge.errors import (
+    ConfigurationError,
+    PropagatingToolError,
+    RateLimitedError,
+    StorageError,
+)
 from perdure.checkpoint_bridge.tables.ledger import EffectId
-from perdure.testing import call
+from perdure.testing import attempts, call
 
 if TYPE_CHECKING:
     from tests.integration.runs.conftest import Bench
@@ -266,3 +275,61 @@ async def test_one_whose_outcome_nobody_knows(bench: Bench, session: str) -> Non
         assert paused.approval_id is not None
         await bench.client.approvals.resolve(paused.approval_id, approved=False, result="paid")
     assert await contents(bench) == ["paid"]
+
+
+async def test_a_cancel_keeps_the_rest_from_beginning(bench: Bench, session: str) -> None:
+    gate = bench.gate()
+    begun = []
+
+    @tool(local=True)
+    async def hold(number: int, ctx: ToolContext) -> int:
+        begun.append(number)
+        gate.open()
+        await activity.wait_for_cancelled()
+        return number
+
+    hold.timeout = 60.0  # one heartbeat passes until the activity hears of the cancel
+    calls = [call("hold", {"number": number}) for number in range(3)]
+    agent = Agent("agent", provider=bench.model(calls), tools=[hold], tool_concurrency=1)
+    async with bench.serving(agent):
+        handle = await bench.client.start("agent", "Go", session_id=session)
+        await gate.hold()
+        await handle.cancel()
+        result = await handle.result()
+    assert result.finish_reason == "aborted"
+    assert begun == [0]
+    first, *rest = await contents(bench)
+    assert (first, [each["kind"] for each in rest]) == (0, ["not-run", "not-run"])
+
+
+async def test_a_later_attempt_runs_none(bench: Bench, session: str) -> None:
+    """It may follow a cancel that it does not know of yet."""
+    limited = RateLimitedError("Later.", retryable=True, retry_after=0.01)
+    model = bench.model(attempts(limited, [call("add", {"a": 1, "b": 2})]), "Done.")
+    async with bench.serving(Agent("agent", provider=model, tools=[add])):
+        await bench.client.execute("agent", "Go", session_id=session)
+    assert await contents(bench) == [3]
+    assert await activities(bench) == {"call_model": 2, "run_tool": 1}
+
+
+async def test_a_plain_one_has_its_whole_second(
+    bench: Bench, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time begins when a thread takes it up; without one it provably has not begun."""
+    free = threading.Event()
+    one = ThreadPoolExecutor(1)
+    monkeypatch.setattr(perdure.worker, "tool_threads", lambda: one)
+
+    @tool(local=True, timeout=0.1)
+    def hang(ctx: ToolContext) -> None:
+        free.wait()
+
+    @tool(local=True, timeout=0.1, read_only=True)
+    def quick() -> str:
+        return "never"
+
+    model = bench.model([call("hang")], [call("quick")], "Done.")
+    async with bench.serving(Agent("agent", provider=model, tools=[hang, quick])):
+        await bench.client.execute("agent", "Go", session_id=session)
+    free.set()
+    assert [each["kind"] for each in await contents(bench)] == ["timeout", "not-started"]

@@ -8,8 +8,8 @@ import pytest
 from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure import Agent, run_handle
-from perdure.checkpoint_bridge.errors import TemporalUnavailableError
+from perdure import Agent, connect, run_handle
+from perdure.checkpoint_bridge.errors import ConfigurationError, TemporalUnavailableError
 
 if TYPE_CHECKING:
     from tests.integration.runs.conftest import Bench
@@ -57,3 +57,10 @@ async def test_who_waits_is_told_when_it_lasts(
                 await handle.result()
         gate.open()
         assert (await handle.result()).text == "One."
+
+
+async def test_what_temporal_refuses_is_no_outage(bench: Bench) -> None:
+    queue = "q" * 2_000
+    async with connect(bench.store_url, temporal=bench.temporal, task_queue=queue) as client:
+        with pytest.raises(ConfigurationError, match=r"refused .*length exceeds"):
+            await client.start("agent", "Go", session_id=bench.session)
