@@ -36,15 +36,6 @@ ACTIVITY_CLOSE = "close_run"
 ACTIVITY_STOPPING = "turn_stopping"
 ACTIVITY_CHILD = "read_answer"
 
-SEARCH_ATTRIBUTES = {
-    "AgentName": "Keyword",
-    "AgentStatus": "Keyword",
-    "AgentStep": "Int",
-    "AgentApprovalTools": "KeywordList",
-    "AgentParentSession": "Keyword",
-}
-"""What lists of workflows can ask about runs: names and Temporal's types."""
-
 INPUT_REF = "input_ref"
 """The key of input that is in the store: ``{"input_ref": digest}``."""
 

@@ -14,17 +14,13 @@ from temporalio.api.operatorservice.v1 import (
 )
 from temporalio.service import RPCError
 
-from perdure.activities.wire import SEARCH_ATTRIBUTES
 from perdure.connection import rpc_failure
+from perdure.workflows.attributes import SEARCH_ATTRIBUTES
 
 if TYPE_CHECKING:
     from temporalio.client import Client
 
-_TYPES = {
-    "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
-    "Int": IndexedValueType.INDEXED_VALUE_TYPE_INT,
-    "KeywordList": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD_LIST,
-}
+_TYPES = {key.name: IndexedValueType.ValueType(key.indexed_value_type) for key in SEARCH_ATTRIBUTES}
 _TRIES = 50
 _PAUSE = 0.1
 
@@ -54,9 +50,9 @@ async def look_up(client: Client) -> Registered:
     except RPCError as error:
         raise rpc_failure(error, client) from error
     types = dict(found.custom_attributes)
-    usable = [name for name, kind in SEARCH_ATTRIBUTES.items() if types.get(name) == _TYPES[kind]]
-    missing = [name for name in SEARCH_ATTRIBUTES if name not in types]
-    other = [name for name in SEARCH_ATTRIBUTES if name in types and name not in usable]
+    usable = [name for name, kind in _TYPES.items() if types.get(name) == kind]
+    missing = [name for name in _TYPES if name not in types]
+    other = [name for name in _TYPES if name in types and name not in usable]
     return Registered(usable, missing, other)
 
 
@@ -69,7 +65,7 @@ async def register(client: Client) -> Registered:
     found = await look_up(client)
     if not found.missing:
         return found
-    wanted = {name: _TYPES[SEARCH_ATTRIBUTES[name]] for name in found.missing}
+    wanted = {name: _TYPES[name] for name in found.missing}
     try:
         await client.operator_service.add_search_attributes(
             AddSearchAttributesRequest(namespace=client.namespace, search_attributes=wanted)

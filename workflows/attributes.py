@@ -20,6 +20,9 @@ _STEP = SearchAttributeKey.for_int("AgentStep")
 _TOOLS = SearchAttributeKey.for_keyword_list("AgentApprovalTools")
 _PARENT = SearchAttributeKey.for_keyword("AgentParentSession")
 
+SEARCH_ATTRIBUTES = (_NAME, _STATUS, _STEP, _TOOLS, _PARENT)
+"""What lists of workflows can ask about runs, once the namespace has them."""
+
 
 class Attributes:
     """Tells Temporal what lists may be asked about a run.

@@ -10,9 +10,9 @@ from google.protobuf.duration_pb2 import Duration
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 
-from perdure.activities.wire import SEARCH_ATTRIBUTES
 from perdure.cli.main import run
 from perdure.search_attributes import look_up
+from perdure.workflows.attributes import SEARCH_ATTRIBUTES
 
 if TYPE_CHECKING:
     import pytest
@@ -40,4 +40,4 @@ def test_setup_registers_and_says_so(
         assert run(["setup", *arguments]) == 0
         said = capsys.readouterr()
         assert "AgentApprovalTools" in said.out + said.err
-    assert asyncio.run(usable()) == list(SEARCH_ATTRIBUTES)
+    assert asyncio.run(usable()) == [key.name for key in SEARCH_ATTRIBUTES]
