@@ -23,7 +23,6 @@ from perdure.worker import workflow_runner
 from perdure.workflows.agent_workflow import AgentWorkflow
 from tests.benchmarks.report import Row
 from tests.benchmarks.rig import MEGABYTE, clock
-from tests.benchmarks.worker import HAS_LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -61,11 +60,9 @@ QUICK = Sizes(1, 2, 1, 2, (1, 2), (1_000,), 5, 1, 3, 3, 1, 20, 20, 2)
 
 @contextlib.asynccontextmanager
 async def both(rig: Rig) -> AsyncIterator[dict[str, tuple[WorkerProcess, str]]]:
-    """The floor, ours, and ours with local tools where there are any, each warmed up."""
+    """The floor, ours, and ours with local tools, each warmed up."""
     async with rig.worker("floor") as floor, rig.worker("ours") as ours:
-        kinds = {"floor": (floor, "work"), "ours": (ours, "work")}
-        if HAS_LOCAL:
-            kinds["local"] = (ours, "quick")
+        kinds = {"floor": (floor, "work"), "ours": (ours, "work"), "local": (ours, "quick")}
         for worker, tool in kinds.values():
             await rig.run(worker, 3, 100, tool=tool)
         yield kinds
@@ -84,16 +81,12 @@ async def steps(rig: Rig, sizes: Sizes, where: str) -> list[Row]:
                 times[name].append(1_000 * taken[0] / sizes.steps)
                 cpu[name].append(1_000 * (worker.cpu - before) / sizes.steps)
     title = f"W({sizes.steps}, 100), server {where}"
-    rows = [
+    return [
         Row(f"time per step, {title}", "ms", times["ours"], times["floor"], at_most=1.2),
         Row(f"worker CPU per step, {title}", "ms", cpu["ours"], cpu["floor"], at_most=1.6),
+        Row(f"time per step, local tools, {title}", "ms", times["local"], times["floor"]),
+        Row(f"worker CPU per step, local tools, {title}", "ms", cpu["local"], cpu["floor"]),
     ]
-    if "local" in kinds:
-        rows += [
-            Row(f"time per step, local tools, {title}", "ms", times["local"], times["floor"]),
-            Row(f"worker CPU per step, local tools, {title}", "ms", cpu["local"], cpu["floor"]),
-        ]
-    return rows
 
 
 async def throughput(rig: Rig, sizes: Sizes, where: str) -> list[Row]:
@@ -108,11 +101,11 @@ async def throughput(rig: Rig, sizes: Sizes, where: str) -> list[Row]:
                     )
                 rates[name].append(sizes.concurrent / taken[0])
     title = f"{sizes.concurrent} × W(5, 100) at once, server {where}"
-    rows = [Row(f"{title}", "runs/s", rates["ours"], rates["floor"], at_least=0.85)]
-    if "local" in kinds:
-        name = f"{title}, local tools"
-        rows.append(Row(name, "runs/s", rates["local"], rates["floor"], at_least=1.3))
-    return rows
+    local = f"{title}, local tools"
+    return [
+        Row(title, "runs/s", rates["ours"], rates["floor"], at_least=0.85),
+        Row(local, "runs/s", rates["local"], rates["floor"], at_least=1.3),
+    ]
 
 
 def _bytes(histories: list[WorkflowHistory]) -> int:
@@ -157,7 +150,7 @@ def _history_rows(
         rows.append(Row(name, "KiB", [ours], [floor], at_most=goal, absolute=True))
     last = counts[-1]
     for kind, events, name in (("ours", 15, "events"), ("local", 10, "events, local tools,")):
-        if kind in cost and size == 10_000:
+        if size == 10_000:
             rows.append(
                 Row(
                     f"{name} per step, W({last}, {size:,})",

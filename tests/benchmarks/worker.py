@@ -7,10 +7,8 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import sys
 from pathlib import Path
-from typing import Any
 
 from temporalio.client import Client
 from temporalio.worker import Worker
@@ -22,12 +20,8 @@ from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.event_loop import run_server
 from perdure.process import run_program
 from perdure.testing import call
-from perdure.tools import Tool
 from perdure.worker import serving
 from tests.benchmarks.floor import Floor, ask_model, call_tool, result_text
-
-HAS_LOCAL = "local" in inspect.signature(Tool).parameters
-"""Whether a tool can be declared to run as a local activity."""
 
 
 class Model:
@@ -70,10 +64,8 @@ def agent(folder: Path) -> Agent:
         await asyncio.Event().wait()
         return ""
 
-    tools = [work, gated, hold]
-    if HAS_LOCAL:
-        options: dict[str, Any] = {"local": True, "name": "quick", "read_only": True}
-        tools.append(tool(**options)(work.function))
+    quick = tool(local=True, name="quick", read_only=True)(work.function)
+    tools = [work, gated, hold, quick]
     return Agent("bench", provider=Model(), tools=tools, max_steps=1_000)
 
 
