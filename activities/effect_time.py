@@ -1,10 +1,17 @@
-"""When an effect ended, by the run's own clock."""
+"""When an effect ended, by the run's own clock, and what it puts into the log then."""
 
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from temporalio import activity
+
+from perdure.checkpoint_bridge.tables.event_log import Batch
+
+if TYPE_CHECKING:
+    from perdure.activities.wire import ModelTask, ToolTask
+    from perdure.checkpoint_bridge.log.answers import Entry
 
 
 class EffectTime:
@@ -26,3 +33,15 @@ class EffectTime:
     def now_ms(self) -> int:
         """The time now, in Unix milliseconds."""
         return self._began_ms + int((time.monotonic() - self._begun) * 1000)
+
+    def batch(self, task: ModelTask | ToolTask, head: int, entry: Entry) -> Batch:
+        """An entry of the task's run, dated now, behind a log of the length ``head``."""
+        return Batch(
+            task.session_id,
+            task.log_id,
+            task.run_id,
+            head,
+            self.now_ms(),
+            entry.events,
+            entry.saves,
+        )

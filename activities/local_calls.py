@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from perdure.activities.liveness import until_stored
 from perdure.activities.wire import Content, ModelTask, ToolOutcome, ToolTask
 from perdure.checkpoint_bridge.log.answers import result_entry, step_end
-from perdure.checkpoint_bridge.tables.event_log import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -160,15 +159,7 @@ async def _record(
         ],
         last,
     )
-    batch = Batch(
-        task.session_id,
-        task.log_id,
-        task.run_id,
-        answered.head,
-        time.now_ms(),
-        entry.events,
-        entry.saves,
-    )
+    batch = time.batch(task, answered.head, entry)
     answered.head = await until_stored(lambda: tools.store.append(batch))
     for plan, outcome in known:
         answered.done(plan, outcome.content)

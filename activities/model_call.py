@@ -36,11 +36,11 @@ from perdure.checkpoint_bridge.log.request_messages import history_record, recor
 from perdure.checkpoint_bridge.log.request_record import capped, config_text, request_config
 from perdure.checkpoint_bridge.redaction import safe_text
 from perdure.checkpoint_bridge.stores.stored import now_ms
-from perdure.checkpoint_bridge.tables.event_log import Batch
 from perdure.checkpoint_bridge.tables.ledger import MODEL_CALL, Effect, EffectId
 
 if TYPE_CHECKING:
     from perdure.agent import Agent
+    from perdure.checkpoint_bridge.tables.event_log import Batch
 
 PROVIDER_TRIES = 8
 """How often a provider may fail at one model call before the run does."""
@@ -75,15 +75,7 @@ class _Answer:
         self.seq, entry = answer_entry(
             head, task.turn, task.step, effect, announced, config=self._config
         )
-        return Batch(
-            task.session_id,
-            task.log_id,
-            task.run_id,
-            task.through_seq,
-            self._time.now_ms(),
-            entry.events,
-            entry.saves,
-        )
+        return self._time.batch(task, task.through_seq, entry)
 
 
 class ModelCall(Deps):

@@ -37,13 +37,13 @@ from perdure.checkpoint_bridge.format.tool_results import (
 )
 from perdure.checkpoint_bridge.log.answers import result_entry, step_end
 from perdure.checkpoint_bridge.redaction import redact, safe_text
-from perdure.checkpoint_bridge.tables.event_log import Batch
 from perdure.checkpoint_bridge.tables.ledger import EffectId, idempotency_key
 from perdure.tools import ToolContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from perdure.checkpoint_bridge.tables.event_log import Batch
     from perdure.checkpoint_bridge.tables.ledger import Effect
     from perdure.tools import Tool
 
@@ -77,7 +77,7 @@ class _Deadline:
         self._seconds = seconds
         self._at = self._loop.time() + seconds
         self._begun = False
-        self.limit = asyncio.timeout_at(self._at)
+        self.limit: asyncio.Timeout
         """Of the current attempt."""
 
     def attempt(self) -> asyncio.Timeout:
@@ -341,15 +341,7 @@ def _record(task: ToolTask, time: EffectTime, effect: Effect, _head: int) -> Bat
     assert task.head is not None
     last = step_end(task.turn, task.step) if task.ends_step else None
     entry = result_entry([(task.seq, task.index, effect.message, effect.ref)], last)
-    return Batch(
-        task.session_id,
-        task.log_id,
-        task.run_id,
-        task.head,
-        time.now_ms(),
-        entry.events,
-        entry.saves,
-    )
+    return time.batch(task, task.head, entry)
 
 
 def _too_late(task: ToolTask, error: _DeadlineError) -> dict[str, Any]:
