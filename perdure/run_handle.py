@@ -47,6 +47,8 @@ _AWAY = frozenset(
     }
 )
 """What Temporal's client reports, after some ten seconds, when the server is not there."""
+_ANSWER_SECONDS = 2.0
+"""How long a pause waits for the run to confirm it."""
 _PATIENCE = 60.0
 _WAS_THERE = 20.0
 """A wait that failed after more seconds than this had reached a server first."""
@@ -205,7 +207,23 @@ class RunHandle:
         checkpoint = await self._store.load(self.session_id)
         if checkpoint is None or checkpoint.approval_id != row.approval_id:
             return None
+        if not await self._still_waits(row.approval_id):
+            return None
         return result_of(checkpoint, self.run_id)
+
+    async def _still_waits(self, approval_id: str) -> bool:
+        """Whether the run has no decision yet: the store learns of one a moment after the run.
+
+        So a decision that Temporal took before somebody asked for the result always counts.
+        A run that no worker serves is as the store says.
+        """
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                state = await self.state()
+        except (PerdureError, TimeoutError):
+            return True
+        waits = (each for each in state.get("pending_approvals", ()) if not each.get("deciding"))
+        return any(each["id"] == approval_id for each in waits)
 
     async def _ended(self, end: asyncio.Future[Any]) -> RunResult:
         try:

@@ -340,6 +340,7 @@ class AgentWorkflow:
                     "tool_call_id": waiting.call_id,
                     "tool_name": waiting.tool,
                     "arguments": arguments[:_SHOWN_ARGUMENTS],
+                    "deciding": loop.approvals.deciding == waiting.approval_id,
                 }
             )
         pending += [

@@ -57,6 +57,8 @@ class Approvals:
         self._upward = upward
         self.waiting: CallPlan | None = None
         """The call that waits; its ``approval_id`` is set."""
+        self.deciding: str | None = None
+        """The approval that somebody decided, while the store is not known to have it."""
         self._early: dict[str, Decision] = {}
         self._lock = asyncio.Lock()
 
@@ -106,33 +108,41 @@ class Approvals:
             if decision.scope is not None and self.waiting and self.waiting.reason is not None:
                 msg = "A call whose outcome is unknown is decided on its own, not for the session."
                 raise ConfigurationError(msg, field="scope")
-            record: DecisionRecord = await workflow.execute_activity(
-                ACTIVITY_DECIDE,
-                DecisionTask(
-                    session_id=log.session_id,
-                    log_id=log.log_id,
-                    run_id=log.run_id,
-                    agent=agent,
-                    approval_id=decision.id,
-                    approved=decision.approved,
-                    time_ms=now_ms(),
-                    note=decision.note,
-                    by=decision.by,
-                    result=decision.result,
-                    has_result=decision.has_result,
-                    scope=decision.scope,
-                ),
-                result_type=DecisionRecord,
-                start_to_close_timeout=STORE_TIMEOUT,
-                heartbeat_timeout=HEARTBEAT,
-                retry_policy=STORE_RETRY,
-                summary="approve" if decision.approved else "reject",
-            )
+            self.deciding = decision.id
+            try:
+                record = await self._record(decision, log, agent)
+            finally:
+                self.deciding = None
             if record.error is not None:
                 raise error_from_wire(record.error)
             self.decided[decision.id] = record
         if not record.mine:
             raise ApprovalDecidedError.of(decision.id, decision_of(record))
+        return record
+
+    async def _record(self, decision: Decision, log: SessionLog, agent: str) -> DecisionRecord:
+        record: DecisionRecord = await workflow.execute_activity(
+            ACTIVITY_DECIDE,
+            DecisionTask(
+                session_id=log.session_id,
+                log_id=log.log_id,
+                run_id=log.run_id,
+                agent=agent,
+                approval_id=decision.id,
+                approved=decision.approved,
+                time_ms=now_ms(),
+                note=decision.note,
+                by=decision.by,
+                result=decision.result,
+                has_result=decision.has_result,
+                scope=decision.scope,
+            ),
+            result_type=DecisionRecord,
+            start_to_close_timeout=STORE_TIMEOUT,
+            heartbeat_timeout=HEARTBEAT,
+            retry_policy=STORE_RETRY,
+            summary="approve" if decision.approved else "reject",
+        )
         return record
 
     async def ask(

@@ -128,6 +128,8 @@ async def test_a_person_approves_with_what_the_ui_shows(
                 if last:
                     raise
 
+        # The dialog can be gone before Temporal has the signal, so wait for the workflow's end.
+        await client.temporal.get_workflow_handle("order-7").result()
         done = await client.handle("order-7", paused.run_id).result()
         assert done.text == "I charged 250 for order 7."
         await page.reload()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -93,6 +95,24 @@ async def test_a_plain_signal_decides(bench: Bench, till: Till, approved: bool) 
     assert result.get("isError", False) is not approved
 
 
+async def test_a_signal_counts_at_once_for_whoever_asks_for_the_result(
+    bench: Bench, till: Till
+) -> None:
+    """A store that learns of the decision later still shows the pause, which is over."""
+    async with bench.serving(till.agent):
+        approval_id = await pause(bench)
+        handle = await bench.client.running(bench.session)
+        assert handle is not None
+        with contextlib.closing(sqlite3.connect(bench.store_url.split("///")[1])) as other:
+            other.execute("BEGIN IMMEDIATE")
+            await bench.workflow().signal("resolve_approval", {"id": approval_id, "approved": True})
+            waiting = asyncio.create_task(handle.result())
+            _, still = await asyncio.wait({waiting}, timeout=0.3)
+            assert still
+        assert (await waiting).text == "Done."
+    assert till.charged == [250]
+
+
 async def test_a_plain_update_decides_and_answers(bench: Bench, till: Till) -> None:
     async with bench.serving(till.agent):
         approval_id = await pause(bench)
@@ -115,6 +135,7 @@ async def test_the_run_shows_what_waits(bench: Bench, till: Till) -> None:
                 "tool_call_id": "call_1_1",
                 "tool_name": "charge",
                 "arguments": '{"amount": 250}',
+                "deciding": False,
             }
         ]
         await bench.client.approvals.resolve(approval_id, approved=True)
