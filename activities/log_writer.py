@@ -114,6 +114,10 @@ class LogWriter(Deps):
         approval goes on waiting.
         """
         row = await self.store.approval(task.approval_id)
+        if row is None and await self.store.session(task.session_id) is None:
+            # Not the decision's fault: it waits for a worker that has the session.
+            msg = f"The worker's store does not hold session {task.session_id!r}."
+            raise StorageError(msg, hint="Give all workers of a task queue the same store.")
         if row is None or row.log_id != task.log_id:
             msg = f"There is no approval {task.approval_id!r} in session {task.session_id!r}."
             raise ApprovalNotFoundError(msg)

@@ -132,7 +132,7 @@ class ModelCall(Deps):
         if effect.late:
             return await self._found(agent, task)
         if effect.head is None:
-            raise _replaced(task)
+            raise LogConflictError.of(task.session_id, kept=True)
         answered = Answered(task, message, answer.seq, effect.head, answer.calls)
         if activity.info().attempt == 1:
             # A later one may follow a cancel, and does not know of it yet.
@@ -153,7 +153,7 @@ class ModelCall(Deps):
         if not task.marked:
             row = await until_stored(lambda: self.store.session(task.session_id))
             if row is None or row.log_id != task.log_id or row.writer != task.run_id:
-                raise _replaced(task)
+                raise LogConflictError.of(task.session_id, kept=row is not None)
             found = None
             if row.head > task.through_seq or activity.info().attempt > 1:
                 found = await until_stored(lambda: self.store.effect(effect_id))
@@ -184,7 +184,7 @@ class ModelCall(Deps):
         )
         answer = next(own, None)
         if effect is None or effect.message is None or answer is None:
-            raise _replaced(task)
+            raise LogConflictError.of(task.session_id, kept=True)
         # By the agent of today: a call that it would ask about is asked about.
         calls = await self._plans(agent, task, effect.message)
         plans = {plan.index: plan for plan in calls}
@@ -279,11 +279,6 @@ class ModelCall(Deps):
 
 def _effect_id(task: ModelTask) -> EffectId:
     return EffectId(task.log_id, task.through_seq, MODEL_CALL)
-
-
-def _replaced(task: ModelTask) -> LogConflictError:
-    msg = f"The session {task.session_id} belongs to a newer run; this one may not write."
-    return LogConflictError(msg)
 
 
 def _outcome(agent: Agent, request: ModelRequest, response: ModelResponse) -> dict[str, Any]:

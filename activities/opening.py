@@ -113,6 +113,7 @@ class _Opener:
         self.row: SessionRow | None = None
         self.state = SessionState()
         self.log_id = 0
+        self.identity = ""
         self.found: SessionRow | None = None
         """The session as it was."""
         self.new: list[NewEvent] = []
@@ -125,6 +126,7 @@ class _Opener:
         return self.task.input if ref is None else {INPUT_REF: ref}
 
     async def open(self) -> RunFacts:
+        self.identity = await self._same_store()
         row = self.row = await self.store.session(self.task.session_id)
         if row is not None:
             self.log_id, self.found = row.log_id, row
@@ -161,6 +163,22 @@ class _Opener:
         )
         self.state = await self.store.state(self.log_id, head)
         return self._facts(head, fresh=finished)
+
+    async def _same_store(self) -> str:
+        """The store's id, when the caller has the same store or none.
+
+        Raises:
+            ConfigurationError: the run would be in one store, and its session in another.
+        """
+        identity = await self.store.database.identity() or ""
+        if self.task.store and self.task.store != identity:
+            msg = (
+                f"The run of session {self.task.session_id!r} was not begun: its worker uses "
+                f"another store, {self.store.database}."
+            )
+            hint = "Give all clients and workers of a task queue the same store."
+            raise ConfigurationError(msg, field="store", hint=hint)
+        return identity
 
     def _is_open_already(self) -> bool:
         return (self.state.open_turn or {}).get("runId") == self.task.run_id
@@ -461,6 +479,7 @@ class _Opener:
             attributes=list(self.attributes),
             depth=len(ancestors(self.task.session_id)),
             max_depth=self._max_depth(),
+            store=self.identity,
         )
 
     def _max_depth(self) -> int:

@@ -32,8 +32,7 @@ class SessionKV(ToolKV):
         task = self._task
         row = await until_stored(lambda: self._store.session(task.session_id))
         if row is None or row.log_id != task.log_id or row.writer != task.run_id:
-            msg = f"The session {task.session_id} belongs to a newer run; this one reads no state."
-            raise LogConflictError(msg)
+            raise LogConflictError.of(task.session_id, kept=row is not None)
         state = await until_stored(lambda: self._store.state(task.log_id, row.head))
         return json.loads(ev.dump(state.kv[key])) if key in state.kv else default
 

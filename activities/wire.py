@@ -168,6 +168,8 @@ class RunRequest:
     workflow_id_prefix: str = ""
     claim: str | None = None
     """Names the idempotency key that the run was started under."""
+    store: str | None = None
+    """The id of the store that the caller reads, if it has one: the worker's must be the same."""
     traceparent: str = ""
     """The caller's trace context (W3C), which the run's spans and its tools' calls belong to."""
     delegated: Delegation | None = None
@@ -191,6 +193,7 @@ class OpenRun:
     """More when a retry policy of the workflow's, or a reset, has Temporal start it again."""
     traceparent: str = ""
     claim: str | None = None
+    store: str | None = None
     delegated: Delegation | None = None
 
 
@@ -240,6 +243,8 @@ class RunFacts:
     """How many agents are above this run's."""
     max_depth: int = 0
     """How many there may be; a call that would go deeper gets an error result."""
+    store: str = ""
+    """The id of the store that the run is in."""
 
 
 @dataclass

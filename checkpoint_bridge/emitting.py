@@ -79,8 +79,7 @@ def emit(connection: Connection, emission: Emission, time_ms: int) -> int:
     )
     row = connection.execute(query.with_for_update()).one_or_none()
     if row is None or row.writer != emission.run_id:
-        msg = f"The session {emission.session_id} belongs to a newer run; nothing may be emitted."
-        raise LogConflictError(msg)
+        raise LogConflictError.of(emission.session_id, kept=row is not None)
     origin, there = _look(connection, emission)
     if there is not None:
         return there

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _TRIES = 50
 _PAUSE = 0.1
 _TITLE_LENGTH = 60
-_OF_A_RESUME = {"agent", "session_id", "input", "workflow_id_prefix", "traceparent"}
+_OF_A_RESUME = {"agent", "session_id", "input", "workflow_id_prefix", "store", "traceparent"}
 _CLAIM = "claim"
 """Key of a run's memo: what it was started under, until its turn's start says it."""
 
@@ -155,6 +155,9 @@ class SessionRuns:
         claim = request.get("claim")
         if self.prefix:
             request["workflow_id_prefix"] = self.prefix
+        store = await self.store.database.identity()
+        if store is not None:
+            request["store"] = store
         traceparent = current_traceparent()
         if traceparent:
             request["traceparent"] = traceparent

@@ -109,7 +109,7 @@ class AgentWorkflow:
             # It came when there was nothing left to cancel; and it comes only once.
             leftover = await self._leftover(loop)
         if leftover is not None:
-            next_request = {"agent": asked.agent, INPUT_REF: leftover}
+            next_request = {"agent": asked.agent, INPUT_REF: leftover, "store": loop.facts.store}
             if asked.workflow_id_prefix:
                 next_request["workflow_id_prefix"] = asked.workflow_id_prefix
             workflow.continue_as_new(args=[next_request])
@@ -141,6 +141,7 @@ class AgentWorkflow:
                         metadata=asked.metadata,
                         max_steps=asked.max_steps,
                         claim=asked.claim,
+                        store=asked.store,
                         traceparent=asked.traceparent,
                         attempt=_attempt(),
                         delegated=asked.delegated,
@@ -293,7 +294,7 @@ class AgentWorkflow:
                 check_input(value)
             retry = not value or input_digest(value) in loop.inputs
             assert self._asked is not None
-            check_joining(self._asked, options, retry=retry)
+            check_joining(self._asked, options, store=loop.facts.store, retry=retry)
             waiting = loop.waiting_id
             if waiting is not None and not retry:
                 msg = f"The session waits for approval {waiting}; resolve it before new input."

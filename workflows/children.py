@@ -175,6 +175,7 @@ class Children:
             once=True,
         )
         request: dict[str, Any] = {"agent": plan.child, "session_id": session_id}
+        request["store"] = self._facts.store
         if plan.arguments is not None:
             request["input"] = json.loads(plan.arguments)["input"]
         if self._prefix:

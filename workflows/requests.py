@@ -38,10 +38,11 @@ _REQUEST_KEYS = {
     "max_steps",
     "workflow_id_prefix",
     "claim",
+    "store",
     "traceparent",
     "delegated",
 }
-_JOINING_KEYS = ("agent", "business_state", "metadata", "max_steps")
+_JOINING_KEYS = ("agent", "business_state", "metadata", "max_steps", "store")
 _WAIT = "Wait for the run's end, or send the input alone."
 _DECISION_KEYS = {"id", "approved", "note", "by", "scope", "result"}
 _RESULT_LIMIT = 64 * 1024
@@ -95,6 +96,7 @@ def read_request(value: Any, workflow_id: str) -> RunRequest:
         max_steps=max_steps,
         workflow_id_prefix=prefix,
         claim=_optional_text(request, "claim"),
+        store=_optional_text(request, "store"),
         traceparent=_optional_text(request, "traceparent") or "",
         delegated=_delegation(request.get("delegated")),
     )
@@ -202,10 +204,11 @@ def read_joining(value: Any) -> tuple[Any, dict[str, Any]]:
     return given, {key: request[key] for key in _JOINING_KEYS if key in request}
 
 
-def check_joining(asked: RunRequest, options: dict[str, Any], *, retry: bool) -> None:
+def check_joining(asked: RunRequest, options: dict[str, Any], *, store: str, retry: bool) -> None:
     """Whether what came with the input of a run that goes on is what this run has anyway.
 
-    Only its start can set it. To drop it without a word would be worse than to refuse it.
+    Only its start can set it, and its ``store`` is where it began. To drop it without a word
+    would be worse than to refuse it.
 
     Raises:
         ConfigurationError: it is not; ``field`` names the option.
@@ -217,6 +220,10 @@ def check_joining(asked: RunRequest, options: dict[str, Any], *, retry: bool) ->
             f"not of {agent!r}."
         )
         raise ConfigurationError(msg, field="agent", hint=_WAIT)
+    if options.get("store", store) != store:
+        msg = f"The run of session {asked.session_id!r} goes on in another store."
+        hint = "Give all clients and workers of a task queue the same store."
+        raise ConfigurationError(msg, field="store", hint=hint)
     own = {"metadata": asked.metadata, "max_steps": asked.max_steps}
     if asked.has_business_state:
         own["business_state"] = asked.business_state

@@ -27,6 +27,18 @@ class LogConflictError(StorageError):
     code = "PERDURE_LOG_CONFLICT"
     hint = "One run writes to a session at a time; open the session again."
 
+    @classmethod
+    def of(cls, session_id: str, *, kept: bool) -> LogConflictError:
+        """For a run whose session has another writer, or is not ``kept`` where the run looks."""
+        if kept:
+            return cls(f"Session {session_id!r} belongs to a newer run; this one may not write.")
+        hint = "Give all workers of a task queue the same store."
+        return cls(
+            f"The worker's store does not hold session {session_id!r} for this run: the session "
+            "was deleted, or it is in another store.",
+            hint=hint,
+        )
+
 
 class EntryStoreError(PerdureError):
     """The attached store of entries raised; the run fails, and its session can be resumed."""

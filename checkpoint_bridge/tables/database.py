@@ -19,7 +19,7 @@ from sqlalchemy.pool import NullPool
 
 from perdure.checkpoint_bridge.errors import ConfigurationError, LogConflictError, StorageError
 from perdure.checkpoint_bridge.tables.backends import Postgres, Sqlite
-from perdure.checkpoint_bridge.tables.schema import SCHEMA_REVISION, VERSION_TABLE
+from perdure.checkpoint_bridge.tables.schema import SCHEMA_REVISION, VERSION_TABLE, identity
 from perdure.checkpoint_bridge.tables.sealing import Cipher, refuse_sealed
 from perdure.checkpoint_bridge.tables.sqlite_file import read_schema, reason_of
 
@@ -124,6 +124,7 @@ class Database:
         self._nothing: Backend | None = None
         self._opening = asyncio.Lock()
         self._backend: Backend | None = None
+        self._identity: str | None = None
 
     @property
     def is_sqlite(self) -> bool:
@@ -215,11 +216,16 @@ class Database:
         # Where it cannot be made later, say so now.
         return not path.exists() and path.parent.is_dir()
 
+    async def identity(self) -> str | None:
+        """The id that the store got when it was made; ``None``: it is not there yet."""
+        await self.open()
+        return self._identity
+
     async def close(self) -> None:
         """Give back all connections; the next call opens the database again."""
         async with self._opening:
             opened = (self._backend, self._nothing)
-            self._backend = self._nothing = None
+            self._backend = self._nothing = self._identity = None
             for backend in opened:
                 if backend is not None:
                     await backend.close()
@@ -250,6 +256,7 @@ class Database:
                     async with _migrating():
                         await backend.run(self._bring_up_to_date, write=True)
                 await self._unlock(backend)
+                self._identity = await backend.run(_identity, write=False)
         except BaseException:
             await backend.close()
             raise
@@ -323,6 +330,10 @@ async def _migrating() -> AsyncIterator[None]:
         yield
     finally:
         _MIGRATING.release()
+
+
+def _identity(connection: Connection) -> str:
+    return str(connection.scalar(select(identity.c.id)))
 
 
 def _call(

@@ -199,8 +199,7 @@ def _insert(
 
 def _check_turn(batch: Batch, row: SessionRow | None) -> None:
     if row is None:
-        msg = f"The session {batch.session_id} was deleted while its run went on."
-        raise LogConflictError(msg)
+        raise LogConflictError.of(batch.session_id, kept=False)
     # A run repeats its appends; what the bridge itself writes is new each time.
     if batch.take_over or batch.run_id is None:
         if row.head != batch.head:
@@ -208,8 +207,7 @@ def _check_turn(batch: Batch, row: SessionRow | None) -> None:
             raise LogConflictError(msg)
         return
     if batch.run_id is not None and row.writer != batch.run_id:
-        msg = f"The session {batch.session_id} belongs to a newer run; this one may not write."
-        raise LogConflictError(msg)
+        raise LogConflictError.of(batch.session_id, kept=True)
     if row.head < batch.head:
         msg = f"The log of {batch.session_id} ends at {row.head}, before {batch.head}."
         raise LogConflictError(msg)

@@ -175,13 +175,13 @@ def begin_effect(
     """Mark an effect as started, or find its outcome when it has one (then nothing is marked).
 
     Raises:
-        LogConflictError: the session belongs to another run by now; the effect must not happen.
+        LogConflictError: the session is another run's by now, or gone; the effect must not happen.
     """
     given = {"session_id": session_id, "run_id": run_id, "name": name, "time_ms": time_ms}
     row = _BEGIN[connection.dialect.name].one(connection, {**_keys(effect_id), **given})
     if row is None:
-        msg = f"The session {session_id} belongs to a newer run; this call must not happen."
-        raise LogConflictError(msg)
+        kept = lock_session(connection, session_id, effect_id.log_id) is not None
+        raise LogConflictError.of(session_id, kept=kept)
     return _found(connection, effect_id, _Row(*row))
 
 
@@ -217,8 +217,7 @@ def end_effect(
     """
     session = lock_session(connection, session_id, effect_id.log_id)
     if session is None:
-        msg = "The session was deleted while one of its calls ran."
-        raise LogConflictError(msg)
+        raise LogConflictError.of(session_id, kept=False)
     content = dump(message)
     ref = put_blob(connection, content, time_ms) if len(content) > INLINE_LIMIT else None
     kept: dict[str, Any] = {"message": None if ref else content, "ref": ref}

@@ -202,6 +202,13 @@ claims = Table(
     Column("completed_at", BigInteger, nullable=True, index=True, doc="Kept for 24 h from here."),
 )
 
+identity = Table(
+    "perdure_identity",
+    metadata,
+    Column("id", String(32), primary_key=True, doc="Random; copies of the store share it."),
+    sqlite_with_rowid=False,
+)
+
 keys = Table(
     "perdure_keys",
     metadata,

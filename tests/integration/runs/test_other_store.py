@@ -1,7 +1,8 @@
-"""A client and a worker that were given different stores, and decisions without a worker."""
+"""Clients and workers that were given different stores, and decisions without a worker."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,13 +10,18 @@ import pytest
 import perdure.client_approvals
 import perdure.run_handle
 from perdure import Agent, ToolContext, tool
-from perdure.checkpoint_bridge.errors import ConfigurationError
+from perdure.checkpoint_bridge.errors import ConfigurationError, LogConflictError
+from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.client import connect
+from perdure.connection import connect_temporal
 from perdure.testing import call
+from perdure.worker import serving
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from perdure.client import Client
     from tests.integration.runs.conftest import Bench
 
 
@@ -24,33 +30,134 @@ async def charge(amount: int, ctx: ToolContext) -> str:
     return f"charged {amount} {ctx.attempt}"
 
 
-async def test_an_end_in_another_store_is_said(bench: Bench, tmp_path: Path) -> None:
-    agent = Agent("agent", provider=bench.model("Hello."))
+@pytest.fixture
+async def stranger(bench: Bench, tmp_path: Path) -> AsyncIterator[Client]:
+    """A client that reads another store than the worker's."""
+    url = f"sqlite:///{tmp_path / 'other.db'}"
+    async with connect(url, temporal=bench.temporal, task_queue=bench.queue) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def stray_worker(bench: Bench, agent: Agent, folder: Path) -> AsyncIterator[SqlStore]:
+    """A worker on the same task queue that was given another store."""
+    temporal = await connect_temporal(bench.temporal.service_client.config.target_host)
     async with (
-        bench.serving(agent),
-        connect(
-            f"sqlite:///{tmp_path / 'other.db'}", temporal=bench.temporal, task_queue=bench.queue
-        ) as stranger,
+        SqlStore(f"sqlite:///{folder / 'stray.db'}") as store,
+        serving(temporal, [agent], store, task_queue=bench.queue),
     ):
-        with pytest.raises(ConfigurationError, match="its worker uses another store"):
+        yield store
+
+
+async def _retries_for_want_of_a_store(bench: Bench) -> bool:
+    found = await bench.workflow().describe()
+    failures = [each.last_failure.message for each in found.raw_description.pending_activities]
+    return any("does not hold session" in failure for failure in failures)
+
+
+async def test_a_run_is_not_begun_for_a_caller_with_another_store(
+    bench: Bench, stranger: Client
+) -> None:
+    model = bench.model("Hello.")
+    async with bench.serving(Agent("agent", provider=model)):
+        with pytest.raises(
+            ConfigurationError, match="was not begun: its worker uses anoth"
+        ) as raised:
             await stranger.execute("agent", "Hi", session_id=bench.session)
+        assert raised.value.field == "store"
+        assert str(bench.store.database) in str(raised.value)
+        assert model.requests == []
+        assert await bench.store.session(bench.session) is None
+        # With the worker's own store nothing is in the way.
+        assert (
+            await bench.client.execute("agent", "Hi", session_id=bench.session)
+        ).text == "Hello."
 
 
-async def test_a_pause_in_another_store_is_said(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_what_a_run_in_another_store_came_to_is_not_here(
+    bench: Bench, stranger: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(perdure.run_handle, "_STORE_AFTER", 0.5)
     agent = Agent(
         "agent", provider=bench.model([call("charge", {"amount": 1})], "Done."), tools=[charge]
     )
-    async with (
-        bench.serving(agent),
-        connect(
-            f"sqlite:///{tmp_path / 'other.db'}", temporal=bench.temporal, task_queue=bench.queue
-        ) as stranger,
-    ):
+    async with bench.serving(agent):
+        paused = await bench.client.execute("agent", "Hi", session_id=bench.session)
+        assert paused.approval_id is not None
+        handle = stranger.handle(bench.session, paused.run_id)
+        with pytest.raises(ConfigurationError, match="goes on by itself"):
+            await handle.result()
+        await bench.client.approvals.resolve(paused.approval_id, approved=True)
         with pytest.raises(ConfigurationError, match="its worker uses another store"):
-            await stranger.execute("agent", "Hi", session_id=bench.session)
+            await handle.result()
+
+
+async def test_input_from_a_caller_with_another_store_is_refused(
+    bench: Bench, stranger: Client
+) -> None:
+    model = bench.model("Hello.")
+    gate = model.gate(1)
+    async with bench.serving(Agent("agent", provider=model)):
+        handle = await bench.client.start("agent", "Hi", session_id=bench.session)
+        await gate.reached()
+        with pytest.raises(ConfigurationError, match="goes on in another store"):
+            await stranger.execute("agent", "And this", session_id=bench.session)
+        gate.open()
+        assert (await handle.result()).text == "Hello."
+
+
+async def test_sub_agents_are_told_the_store_of_the_run_above(bench: Bench) -> None:
+    asked = [call("helper", {"input": "Look"}), call("helper", {"input": "Look again"})]
+    helper = Agent("helper", provider=bench.model("Nothing."))
+    agent = Agent("agent", provider=bench.model(asked, "Done."), tools=[helper.as_tool()])
+    async with bench.serving(agent, helper):
+        await bench.client.execute("agent", "Hi", session_id=bench.session)
+    identity = await bench.store.database.identity()
+    requests = [
+        bench.temporal.data_converter.payload_converter.from_payload(
+            event.start_child_workflow_execution_initiated_event_attributes.input.payloads[0]
+        )
+        for history in await bench.histories()
+        for event in history.events
+        if event.HasField("start_child_workflow_execution_initiated_event_attributes")
+    ]
+    assert [each["store"] for each in requests] == [identity, identity]
+
+
+async def test_a_decision_waits_for_a_worker_that_has_the_session(
+    bench: Bench, tmp_path: Path
+) -> None:
+    agent = Agent(
+        "agent", provider=bench.model([call("charge", {"amount": 1})], "Done."), tools=[charge]
+    )
+    async with bench.serving(agent):
+        paused = await bench.client.execute("agent", "Hi", session_id=bench.session)
+    decision = {"id": paused.approval_id, "approved": True}
+    async with stray_worker(bench, agent, tmp_path):
+        await bench.workflow().signal("resolve_approval", decision)
+        await bench.until(lambda: _retries_for_want_of_a_store(bench))
+    async with bench.serving(agent):
+        assert (await bench.workflow().result())["text"] == "Done."
+    assert [each.data["approved"] for each in await bench.events("approval/decided")] == [True]
+
+
+async def test_a_worker_with_another_store_cannot_go_on(bench: Bench, tmp_path: Path) -> None:
+    """It says why; with a worker that has the store, the session goes on."""
+    model = bench.model("Done.")
+    gate = model.gate(1)
+    agent = Agent("agent", provider=model)
+    async with bench.serving(agent):
+        handle = await bench.client.start("agent", "Hi", session_id=bench.session)
+        await gate.reached()
+    async with stray_worker(bench, agent, tmp_path) as other:
+        with pytest.raises(LogConflictError, match="was deleted, or it is in another store"):
+            await handle.result()
+        assert await other.sessions() == []
+    gate.open()
+    async with bench.serving(agent):
+        result = await bench.client.resume(bench.session)
+    assert result is not None
+    assert result.text == "Done."
 
 
 async def test_a_decision_without_a_worker_waits_for_one(

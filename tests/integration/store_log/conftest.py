@@ -146,14 +146,15 @@ def make() -> type:
 
 @pytest.fixture
 def rows(sql_url: str) -> Callable[[], dict[str, int]]:
-    """Counts the rows of every table of ours that has some."""
+    """Counts the rows of every table of ours that has some, but for the store's id."""
 
     def count() -> dict[str, int]:
         url = parse_store_url(sql_url)
         engine = create_engine(url)
         tables = MetaData()
         with engine.connect() as connection:
-            tables.reflect(connection, only=list(metadata.tables))
+            names = [name for name in metadata.tables if name != "perdure_identity"]
+            tables.reflect(connection, only=names)
             counts = {
                 name.removeprefix("perdure_"): connection.scalar(
                     select(func.count()).select_from(table)

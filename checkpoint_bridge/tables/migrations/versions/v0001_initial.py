@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -21,6 +23,13 @@ def upgrade() -> None:
         sa.Column("content", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("digest"),
     )
+    identity = op.create_table(
+        "perdure_identity",
+        sa.Column("id", sa.String(length=32), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sqlite_with_rowid=False,
+    )
+    op.bulk_insert(identity, [{"id": uuid.uuid4().hex}])
     op.create_table(
         "perdure_inputs",
         sa.Column("session_id", sa.String(length=200), nullable=False),
