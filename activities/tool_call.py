@@ -31,6 +31,7 @@ from perdure.checkpoint_bridge.format import tool_errors
 from perdure.checkpoint_bridge.format.tool_errors import tool_error_result
 from perdure.checkpoint_bridge.format.tool_results import (
     TOOL_NOT_STARTED,
+    cancelled_call,
     error_result,
     result,
     unknown_outcome,
@@ -179,6 +180,12 @@ class ToolCall(Deps):
                 "have changed since. Call it again to have the new ones approved."
             )
             return _failed(task, tool_error_result(tool_errors.NOT_RUN, task.tool, text))
+        return await self._call(tool, arguments, task, effect)
+
+    async def _call(
+        self, tool: Tool, arguments: BaseModel, task: ToolTask, effect: Effect
+    ) -> dict[str, Any]:
+        """Call the tool, and say how that went."""
         uid = await until_stored(lambda: self.store.log_uid(task.log_id))
         context = self._context(task, effect, uid)
         try:
@@ -195,6 +202,11 @@ class ToolCall(Deps):
             return _failed(task, unknown_outcome(task.tool, error.__cause__))
         except _DeadlineError as error:
             return _failed(task, _too_late(task, error))
+        except asyncio.CancelledError:
+            # A plain tool goes on in its thread, whoever waits for it.
+            if not tool.is_async or not _is_run_cancelled():
+                raise
+            return _failed(task, cancelled_call(task.tool))
         except NotJsonError as error:
             text = str(error)
             return _failed(task, tool_error_result(tool_errors.INVALID_OUTPUT, task.tool, text))
@@ -342,6 +354,12 @@ def _record(task: ToolTask, time: EffectTime, effect: Effect, _head: int) -> Bat
     last = step_end(task.turn, task.step) if task.ends_step else None
     entry = result_entry([(task.seq, task.index, effect.message, effect.ref)], last)
     return time.batch(task, task.head, entry)
+
+
+def _is_run_cancelled() -> bool:
+    """Whether that is why the activity was cancelled, and not that its worker ends."""
+    details = activity.cancellation_details()
+    return details is not None and details.cancel_requested
 
 
 def _too_late(task: ToolTask, error: _DeadlineError) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from perdure.checkpoint_bridge.child_answers import answer_message
 from perdure.checkpoint_bridge.format.tool_errors import NOT_RUN, NOT_STARTED, tool_error_result
 from perdure.checkpoint_bridge.format.tool_results import (
     TOOL_NOT_STARTED,
+    cancelled_call,
     error_result,
     unknown_outcome,
 )
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from perdure.checkpoint_bridge.tables.ledger import Effect
     from perdure.checkpoint_bridge.tables.sessions import SessionRow
 
-ABORTED = "aborted"
 INTERRUPTED = "interrupted"
 
 _LOST_ANSWER = {
@@ -59,7 +59,7 @@ class Ending:
     @property
     def aborted(self) -> bool:
         """Whether somebody wanted it to end."""
-        return bool(self.reason["kind"] == ABORTED)
+        return bool(self.reason["kind"] == ev.ABORTED)
 
 
 def crash_ending(on_crash: str) -> Ending:
@@ -115,7 +115,7 @@ async def close_turn(
         events.append(NewEvent(ev.RUN_DISCARDED, {}))
     if ending.aborted:
         status = ev.FINISHED if ending.discard else ev.IN_PROGRESS
-        saves.append(NewSave(len(events), status, ABORTED))
+        saves.append(NewSave(len(events), status, ev.ABORTED))
     batch = Batch(
         row.session_id,
         row.log_id,
@@ -188,8 +188,13 @@ async def _close_calls(
         if effect is None:
             message = await answer_message(store, child, call["id"], tool)
         if message is None:
-            began = effect is not None or await store.session(child) is not None
-            error = unknown_outcome(tool) if began else _not_run(tool, ending)
+            below = None if effect else await store.session(child)
+            if below is not None and below.was_aborted:
+                error = cancelled_call(tool)
+            elif effect is not None or below is not None:
+                error = unknown_outcome(tool)
+            else:
+                error = _not_run(tool, ending)
             message = error_result(call["id"], tool, error)
         data["message"] = message
         events.append(NewEvent(ev.TOOL_RESULT, data))

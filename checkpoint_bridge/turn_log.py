@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from perdure.checkpoint_bridge.errors import NotATurnError
 from perdure.checkpoint_bridge.format.messages import text_of
-from perdure.checkpoint_bridge.format.tool_errors import UNKNOWN_OUTCOME
+from perdure.checkpoint_bridge.format.tool_errors import CANCELLED, TIMEOUT, UNKNOWN_OUTCOME
 from perdure.checkpoint_bridge.log import events as ev
 from perdure.checkpoint_bridge.log.turn_states import FORKED, turn_state
 from perdure.checkpoint_bridge.tables.event_log import read_events
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from perdure.checkpoint_bridge.tables.sessions import SessionRow
 
 _PAGE = 500
+_UNCLEAR = frozenset({CANCELLED, TIMEOUT, UNKNOWN_OUTCOME})
+"""Kinds of errors of calls that began, and may have had their effect before they were over."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,8 @@ def _reason(end: Event | None) -> dict[str, Any] | None:
 def ambiguous_calls(connection: Connection, row: SessionRow) -> list[AmbiguousCall]:
     """The session's own calls whose outcome is unknown, oldest first.
 
-    Their result says so, or a person is being asked what became of them.
+    Their result says that they were cut short (by a cancel, their deadline or the loss of their
+    worker), or a person is being asked what became of them.
     """
     uid = log_uid(connection, row.log_id)
     inherited = connection.scalar(select(logs.c.inherited).where(logs.c.id == row.log_id)) or 0
@@ -200,7 +203,7 @@ def ambiguous_calls(connection: Connection, row: SessionRow) -> list[AmbiguousCa
             unknown[data["seq"], data["index"]] = event.sequence
         elif event.type == ev.TOOL_RESULT:
             unknown.pop((data["seq"], data["index"]), None)
-            if _is_unknown(data["message"]):
+            if _may_have_happened(data["message"]):
                 unknown[data["seq"], data["index"]] = event.sequence
     return [
         _ambiguous(
@@ -230,14 +233,14 @@ def _events(connection: Connection, log_id: int, start: int) -> Iterator[Event]:
         start = page[-1].seq + 1
 
 
-def _is_unknown(message: dict[str, Any]) -> bool:
+def _may_have_happened(message: dict[str, Any]) -> bool:
     if not message.get("isError"):
         return False
     try:
         error = json.loads(text_of(message))
     except ValueError:
         return False
-    return isinstance(error, dict) and error.get("kind") == UNKNOWN_OUTCOME
+    return isinstance(error, dict) and error.get("kind") in _UNCLEAR
 
 
 def _arguments(raw: str) -> Any:

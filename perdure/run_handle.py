@@ -23,7 +23,7 @@ from perdure.checkpoint_bridge.errors import (
     error_from_wire,
 )
 from perdure.checkpoint_bridge.format.checkpoint import Checkpoint
-from perdure.checkpoint_bridge.log.events import AWAITING_APPROVAL
+from perdure.checkpoint_bridge.log.events import ABORTED, AWAITING_APPROVAL
 from perdure.checkpoint_bridge.turn_log import newest_turn, turn_starts
 from perdure.connection import rpc_failure
 from perdure.results import RunResult, result_of
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from temporalio.client import Client as TemporalClient, WorkflowHandle
 
     from perdure.checkpoint_bridge.stores.sql_store import SqlStore
-
-ABORTED = "aborted"
 
 _FIRST_LOOK = 0.02
 _LOOK_EVERY = 0.5

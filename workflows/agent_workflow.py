@@ -36,7 +36,7 @@ from perdure.checkpoint_bridge.errors import (
     SessionAwaitingApprovalError,
     SessionConflictError,
 )
-from perdure.checkpoint_bridge.log.events import AWAITING_APPROVAL, FINISHED, INLINE_LIMIT
+from perdure.checkpoint_bridge.log.events import ABORTED, AWAITING_APPROVAL, FINISHED, INLINE_LIMIT
 from perdure.workflows.options import HEARTBEAT, STORE_RETRY, STORE_TIMEOUT
 from perdure.workflows.requests import (
     check_input,
@@ -178,7 +178,7 @@ class AgentWorkflow:
                 log_id=loop.log.log_id,
                 run_id=loop.log.run_id,
                 time_ms=now_ms(),
-                reason="aborted" if cancelled else ended.kind if ended else "error",
+                reason=ABORTED if cancelled else ended.kind if ended else "error",
                 error=None if failure is None or interrupted else _facts_of(failure),
                 queued=loop.queue,
                 answer_calls=cancelled or ended is not None,
@@ -190,7 +190,7 @@ class AgentWorkflow:
             retry_policy=STORE_RETRY,
         )
         if not result.finished:
-            loop.attributes.tell("aborted" if cancelled else "failed", [])
+            loop.attributes.tell(ABORTED if cancelled else "failed", [])
             raise error if failure is None else failure
         loop.finish_reason = result.finish_reason
 

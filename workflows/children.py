@@ -33,6 +33,7 @@ from perdure.activities.wire import (
     ToolOutcome,
 )
 from perdure.checkpoint_bridge.format.tool_errors import (
+    CANCELLED,
     EXECUTION,
     NOT_RUN,
     UNKNOWN_OUTCOME,
@@ -327,7 +328,7 @@ def _failed(plan: CallPlan, cause: BaseException | None) -> ToolOutcome:
         return _error(plan, EXECUTION, text, cause.type or "RunFailedError")
     if isinstance(cause, CancelledError):
         text = f"The agent {agent} was cancelled before it answered; it may have had effects."
-        return _error(plan, UNKNOWN_OUTCOME, text, "SubagentCancelledError")
+        return _error(plan, CANCELLED, text, "SubagentCancelledError")
     text = f"The agent {agent} was ended before it answered; it may have had effects."
     return _error(plan, UNKNOWN_OUTCOME, text, "SubagentEndedError")
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ABORTED_MESSAGE",
+    "CANCELLED",
     "EXECUTION",
     "INVALID_OUTPUT",
     "MCP",
@@ -48,6 +49,8 @@ UNKNOWN_OUTCOME: Final = "unknown-outcome"
 """Ours: the effect may have happened, and nobody can tell."""
 NOT_STARTED: Final = "not-started"
 """Ours: the call provably never started."""
+CANCELLED: Final = "cancelled"
+"""Ours: the run was cancelled, and the call stopped; it may have had effects before."""
 
 _DEFAULT_ERRORS: Final = {
     EXECUTION: "Error",
@@ -61,6 +64,7 @@ _DEFAULT_ERRORS: Final = {
     TIMEOUT: "ToolTimeoutError",
     UNKNOWN_OUTCOME: "ToolUnknownOutcomeError",
     NOT_STARTED: "ToolNotStartedError",
+    CANCELLED: "ToolCancelledError",
 }
 
 REJECTED_MESSAGE: Final = "Tool execution was rejected by the reviewer"
@@ -79,6 +83,7 @@ _DEFAULT_MESSAGES: Final = {
     TIMEOUT: "The tool did not finish in time",
     UNKNOWN_OUTCOME: "The tool was interrupted; its effect may have happened",
     NOT_STARTED: "The tool call never started",
+    CANCELLED: "The call was cancelled while it ran; it may have had effects",
 }
 
 MAX_MESSAGE: Final = 2000

@@ -7,6 +7,7 @@ from typing import Any
 
 from perdure.checkpoint_bridge.format.stable_json import well_formed
 from perdure.checkpoint_bridge.format.tool_errors import (
+    CANCELLED,
     EXECUTION,
     REJECTED,
     UNKNOWN_OUTCOME,
@@ -15,8 +16,10 @@ from perdure.checkpoint_bridge.format.tool_errors import (
 from perdure.checkpoint_bridge.format.transcript import tool_message
 
 __all__ = [
+    "TOOL_CANCELLED",
     "TOOL_NOT_STARTED",
     "TOOL_OUTCOME_UNKNOWN",
+    "cancelled_call",
     "child_result",
     "decided_result",
     "error_result",
@@ -29,6 +32,8 @@ TOOL_NOT_STARTED = "TOOL_NOT_STARTED"
 """Code of a call that provably never ran: calling it again is safe."""
 TOOL_OUTCOME_UNKNOWN = "TOOL_OUTCOME_UNKNOWN"
 """Code of a call that may have had its effect."""
+TOOL_CANCELLED = "TOOL_CANCELLED"
+"""Code of a call that stopped because its run was cancelled; it may have had effects before."""
 
 
 def result_text(value: Any) -> str:
@@ -64,6 +69,15 @@ def unknown_outcome(
         "Check before you call it again."
     )
     return tool_error_result(UNKNOWN_OUTCOME, tool, text, note=note, code=TOOL_OUTCOME_UNKNOWN)
+
+
+def cancelled_call(tool: str) -> dict[str, Any]:
+    """The error object of a call that was stopped, and that is known to have stopped."""
+    text = (
+        "The call was cancelled while it ran; it may have had effects. "
+        "Check before you call it again."
+    )
+    return tool_error_result(CANCELLED, tool, text, code=TOOL_CANCELLED)
 
 
 def decided_result(

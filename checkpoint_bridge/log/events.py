@@ -90,6 +90,9 @@ IN_PROGRESS = "in-progress"
 AWAITING_APPROVAL = "awaiting-approval"
 FINISHED = "finished"
 
+ABORTED = "aborted"
+"""How a turn ends that somebody cancelled, and the finish reason of its run."""
+
 LENGTH = "length"
 """Finish reason of an answer that was cut, in the format's word."""
 

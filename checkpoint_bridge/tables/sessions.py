@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -77,6 +78,11 @@ class SessionRow:
         if self.status == ev.AWAITING_APPROVAL:
             return True
         return self.status == ev.IN_PROGRESS and self.writer is not None and self.last_end is None
+
+    @property
+    def was_aborted(self) -> bool:
+        """Whether its last turn was cancelled."""
+        return self.last_end is not None and json.loads(self.last_end).get("kind") == ev.ABORTED
 
 
 _BY_ID = select(*(sessions.c[name] for name in SessionRow.__slots__)).where(

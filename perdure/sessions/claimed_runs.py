@@ -12,11 +12,10 @@ from perdure.checkpoint_bridge.errors import (
 )
 from perdure.checkpoint_bridge.format.checkpoint import Checkpoint
 from perdure.checkpoint_bridge.format.stable_json import copy_json
-from perdure.checkpoint_bridge.log.events import AWAITING_APPROVAL, FINISHED, IN_PROGRESS
+from perdure.checkpoint_bridge.log.events import ABORTED, AWAITING_APPROVAL, FINISHED, IN_PROGRESS
 from perdure.checkpoint_bridge.turn_log import outcome_of, turn_starts
 from perdure.claims import NOT_ADMITTED
 from perdure.results import result_of
-from perdure.run_handle import ABORTED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, get_args
 
-from perdure.checkpoint_bridge.closing import ABORTED, Ending, close_turn, crash_ending
+from perdure.checkpoint_bridge.closing import Ending, close_turn, crash_ending
 from perdure.checkpoint_bridge.errors import (
     ConfigurationError,
     LogConflictError,
@@ -15,7 +15,7 @@ from perdure.checkpoint_bridge.errors import (
 )
 from perdure.checkpoint_bridge.format.fork import UNSET
 from perdure.checkpoint_bridge.format.transcript import input_messages
-from perdure.checkpoint_bridge.log.events import AWAITING_APPROVAL
+from perdure.checkpoint_bridge.log.events import ABORTED, AWAITING_APPROVAL
 from perdure.checkpoint_bridge.log.turn_states import PENDING
 from perdure.checkpoint_bridge.stores.store import session_not_found
 from perdure.checkpoint_bridge.stores.stored import now_ms

@@ -89,7 +89,7 @@ async def test_r1_r12_during_an_async_tool(bench: Bench, session: str) -> None:
         await gate.reached()
         await bench.until(lambda: third_is_stored(bench))
         record = await cancelled(bench, handle)
-        assert results(record) == ["quick", "unknown-outcome", "quick", "not-run", "not-run"]
+        assert results(record) == ["quick", "cancelled", "quick", "not-run", "not-run"]
         assert noticed == ["call_1_2"]
         closed = json.loads(record["messages"][5]["content"])
         assert (closed["message"], closed["error"]) == (NOT_RUN, "ToolNotRunError")

@@ -314,7 +314,7 @@ async def test_r16_cancel_of_the_parent_settles_its_children(bench: Bench, sessi
             await contents(bench, child.session_id)
         assert await bench.client.approvals.list() == []
         kinds = [each if isinstance(each, str) else each["kind"] for each in await contents(bench)]
-        assert kinds == ["unknown-outcome", "unknown-outcome", "Quick."]
+        assert kinds == ["cancelled", "cancelled", "Quick."]
         assert PAID == []
         again = await bench.client.execute("lead", "Go on", session_id=session)
     assert again.text == "Went on."

@@ -101,7 +101,7 @@ async def test_f49_the_time_of_a_turn(bench: Bench, session: str) -> None:
         assert cancelled == ["call_1_2"]
         record = await bench.record()
         assert_valid(record["messages"])
-        assert json.loads(record["messages"][3]["content"])["kind"] == "unknown-outcome"
+        assert json.loads(record["messages"][3]["content"])["kind"] == "cancelled"
         result = await bench.client.execute("agent", "Go on", session_id=session)
     assert result.text == "Done."
     assert [reason["kind"] for reason in await reasons(bench)] == ["error", "completed"]

@@ -241,6 +241,8 @@ async def test_f9_interrupt_ends_the_turn_and_keeps_the_session(
         outcome = await talk.outcome(sequence)
         assert (outcome.state, outcome.reason) == ("failed", {"kind": "aborted"})
         assert (outcome.tool_errors, outcome.open_tools) == (2, [])
+        results = [json.loads(each["content"]) for each in await bench.results()]
+        assert [each["kind"] for each in results[1:]] == ["cancelled", "not-run"]
         # Unfinished, so it could be resumed; new input redirects it.
         assert await talk.pending() == {"status": "in-progress", "approval_id": None}
         result = await talk.send("Never mind")
@@ -383,6 +385,21 @@ async def test_f69_ambiguous_lists_what_may_have_happened(bench: Bench, talk: Se
     )
     (announced,) = await bench.store.events(bench.session, after=found.sequence - 1, limit=1)
     assert (announced.type, announced.data["toolCallId"]) == ("tool/call", found.tool_call_id)
+
+
+async def test_f69_a_call_whose_time_was_over_may_have_happened(
+    bench: Bench, talk: Session
+) -> None:
+    gate = bench.gate()
+
+    @tool(timeout=0.05)
+    async def charge(ctx: ToolContext) -> None:
+        await gate.hold()
+
+    model = bench.model([call("look"), call("charge")], "Done.")
+    async with bench.serving(Agent("agent", provider=model, tools=[look, charge])):
+        await talk.send("Go", agent="agent")
+    assert [each.tool for each in await talk.ambiguous()] == ["charge"]
 
 
 # -- conversations ---------------------------------------------------------------------------
