@@ -45,6 +45,7 @@ from perdure.checkpoint_bridge.log.events import INLINE_LIMIT, NewEvent, NewSave
 from perdure.checkpoint_bridge.log.lineage import ID_LIMIT, child_session_id, is_within
 from perdure.workflows.options import CLEANUP, HEARTBEAT, STORE_RETRY, STORE_TIMEOUT
 from perdure.workflows.session_log import now_ms
+from perdure.workflows.turn_ends import is_cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,7 +161,7 @@ class Children:
             self._settled(session_id)
             if isinstance(error, asyncio.CancelledError):
                 raise
-            if is_cancelled_exception(error) and _is_cancelled():
+            if is_cancelled_exception(error) and is_cancelled():
                 raise
             return _failed(plan, error.cause)
         self._settled(session_id)
@@ -203,6 +204,8 @@ class Children:
             except WorkflowAlreadyStartedError:
                 # Left over from an execution of ours that was terminated just now, or somebody
                 # runs the session by hand: its end is awaited, and then it says what it answered.
+                if is_cancelled():
+                    raise asyncio.CancelledError from None
                 await workflow.sleep(wait, summary=f"{plan.child} runs already")
                 wait = min(2 * wait, _LONGEST_WAIT)
             else:
@@ -311,11 +314,6 @@ def _is_whole(text: str) -> bool:
     """Whether an outcome surely has all of the answer; a look into the store is harmless."""
     is_preview = len(text) == PREVIEW_LENGTH and text.endswith("…")
     return len(text) < INLINE_LIMIT and not is_preview
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _failed(plan: CallPlan, cause: BaseException | None) -> ToolOutcome:

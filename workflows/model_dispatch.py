@@ -13,7 +13,7 @@ from perdure.activities.packing import unpacked
 from perdure.activities.wire import ACTIVITY_MODEL, ModelTurn
 from perdure.workflows.options import HEARTBEAT, MODEL_RETRY, MODEL_TIMEOUT, ONCE
 from perdure.workflows.sending import sent
-from perdure.workflows.turn_ends import CONTINUE, end_if_not_continued, is_lost
+from perdure.workflows.turn_ends import CONTINUE, end_if_not_continued, is_cancelled, is_lost
 
 if TYPE_CHECKING:
     from temporalio.common import RetryPolicy
@@ -42,7 +42,7 @@ async def ask(task: ModelTask, facts: RunFacts) -> ModelTurn:
         try:
             return await _dispatch(task, name, ONCE, wait=has_local)
         except ActivityError as error:
-            if is_cancelled_exception(error):
+            if is_cancelled_exception(error) or is_cancelled():
                 raise
             if is_lost(error.cause):
                 end_if_not_continued(facts.on_crash, "a model call")

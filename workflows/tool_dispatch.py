@@ -20,7 +20,7 @@ from perdure.checkpoint_bridge.format.tool_errors import TIMEOUT, tool_error_res
 from perdure.checkpoint_bridge.format.tool_results import error_result, unknown_outcome
 from perdure.workflows.options import HEARTBEAT, MAX_RERUNS, ONCE, TOOL_GRACE
 from perdure.workflows.sending import sent
-from perdure.workflows.turn_ends import end_if_not_continued, is_lost
+from perdure.workflows.turn_ends import end_if_not_continued, is_cancelled, is_lost
 
 if TYPE_CHECKING:
     from perdure.activities.wire import ToolPolicy
@@ -51,7 +51,7 @@ async def run_call(
         try:
             outcome = await _dispatch(plan, task, policy, activity_id)
         except ActivityError as error:
-            if is_cancelled_exception(error):
+            if is_cancelled_exception(error) or is_cancelled():
                 raise
             cause = error.cause
             if is_lost(cause):

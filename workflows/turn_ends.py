@@ -52,6 +52,15 @@ def count_model_call(facts: RunFacts) -> None:
     facts.model_calls += 1
 
 
+def is_cancelled() -> bool:
+    """Whether the task that asks was told to stop. What it awaits can end otherwise first.
+
+    Nothing begins behind that, whatever became of what was in flight.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def is_lost(cause: BaseException | None) -> bool:
     """Whether the worker died, or gave up because it was told to stop."""
     if isinstance(cause, TemporalTimeoutError):

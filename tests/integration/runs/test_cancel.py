@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from perdure import Agent, ToolContext, tool
+from perdure.checkpoint_bridge.errors import ProviderError
 from perdure.checkpoint_bridge.format.transcript import assert_valid
-from perdure.testing import call
+from perdure.testing import attempts, call
 
 if TYPE_CHECKING:
     from perdure.run_handle import RunHandle
@@ -148,6 +151,58 @@ async def test_a_tool_that_ends_well_when_it_is_cancelled(bench: Bench, session:
         await gate.reached()
         record = await cancelled(bench, handle)
     assert results(record) == ["rolled back"]
+
+
+async def test_a_call_whose_worker_dies_behind_a_cancel_is_not_made_again(
+    bench: Bench, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No heartbeats: the worker hears of no cancel, and counts as dead after a second.
+    monkeypatch.setattr("perdure.activities.tool_call.heartbeats", contextlib.nullcontext)
+    monkeypatch.setattr("perdure.workflows.tool_dispatch.HEARTBEAT", timedelta(seconds=1))
+    gate, began = bench.gate(), []
+
+    @tool(read_only=True)
+    async def slow(ctx: ToolContext) -> str:
+        began.append(ctx.idempotency_key)
+        await gate.hold()
+        return "slow"
+
+    model = bench.model([call("slow")], "Done.")
+    async with bench.serving(Agent("agent", provider=model, tools=[slow])):
+        handle = await bench.client.start("agent", "Go", session_id=session)
+        await gate.reached()
+        record = await cancelled(bench, handle)
+    assert results(record) == ["unknown-outcome"]
+    assert len(began) == 1
+
+
+async def test_a_model_that_fails_behind_a_cancel_is_not_asked_again(
+    bench: Bench, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.activities.model_call.heartbeats", contextlib.nullcontext)
+
+    @tool(local=True, read_only=True)
+    def near() -> str:
+        return "near"
+
+    model = bench.model(attempts(ProviderError("busy", retryable=True, retry_after=0.01), "Done."))
+    gate = model.gate(1)
+    agent = Agent("agent", provider=model, tools=[near], on_crash="interrupt")
+    async with bench.serving(agent):
+        handle = await bench.client.start("agent", "Go", session_id=session)
+        await gate.reached()
+        await handle.cancel()
+        await bench.until(lambda: is_told(bench))
+        gate.open()
+        await cancelled(bench, handle)
+    assert len(model.requests) == 1
+
+
+async def is_told(bench: Bench) -> bool:
+    """Whether the run has told its activity to stop."""
+    (history,) = await bench.histories()
+    attributes = "activity_task_cancel_requested_event_attributes"
+    return any(event.HasField(attributes) for event in history.events)  # type: ignore[arg-type]
 
 
 async def test_r12_while_an_approval_waits(bench: Bench, session: str) -> None:
