@@ -10,7 +10,9 @@ the last one.
 ``--fault worker`` kills a worker with SIGKILL and starts another one; ``server`` kills the
 Temporal server and starts it on its database file; ``store`` takes SQLite's write lock for longer
 than the workers wait for it, and kills a worker meanwhile; ``postgres`` crashes the PostgreSQL
-server that holds the store, for some seconds.
+server that holds the store, for some seconds. ``cancel`` cancels runs, mostly with the death of a
+worker in the middle of that, and says "Go on" to them; they end in ways of their own, so of them
+is only asked what holds for any run.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ class Wave:
         await undisturbed.result(after_approval=await approve(self.client, model))
         self.sessions = names
         self._before = len(self.rig.lines())
-        people = asyncio.gather(*map(self._start_and_decide, names))
+        do = self._see_through if fault == "cancel" else self._start_and_decide
+        people = asyncio.gather(*map(do, names))
         for number in range(FAULTS_IN_A_WAVE):
             if await self._calm(number):
                 await getattr(self, f"_{fault}")()
@@ -89,8 +92,9 @@ class Wave:
         ends = await asyncio.gather(*map(self._end, names))
         judge = Judge(self.client, self.rig, model)
         wrong = [end for end in ends if end]
+        judged = judge.cancel_faults if fault == "cancel" else judge.faults
         for name in names:
-            wrong += await judge.faults(name)
+            wrong += await judged(name)
         self._count()
         return wrong
 
@@ -108,6 +112,23 @@ class Wave:
             decision = {"id": approval_id, "approved": True, "by": "ann"}
             workflow = self.client.temporal.get_workflow_handle(session)
             await self._until_answered(lambda: workflow.signal("resolve_approval", decision))
+
+    async def _see_through(self, session: str) -> None:
+        """Start, decide what waits, and have what was cancelled go on, until it has finished."""
+        await self._until_answered(lambda: self.client.start("tour", "Show me", session_id=session))
+        workflow = self.client.temporal.get_workflow_handle(session)
+        deadline = time.monotonic() + LONG
+        while time.monotonic() < deadline:
+            status = (await workflow.describe()).status
+            name = status.name if status else _RUNNING
+            if name not in (_RUNNING, "CANCELED"):
+                return
+            with contextlib.suppress(PerdureError):
+                if name == "CANCELED":
+                    await self.client.start("tour", "Go on", session_id=session)
+                for waiting in await self.client.approvals.list(session):
+                    await self.client.approvals.decide(waiting.id, approved=True, by="ann")
+            await asyncio.sleep(0.1)
 
     async def _until_answered(self, ask: Callable[[], Awaitable[Any]]) -> None:
         deadline = time.monotonic() + LONG
@@ -167,6 +188,21 @@ class Wave:
         self.rig.start_worker()
         if len(alive) == 1:
             await self.rig.until(lambda: len(self.rig.lines("worker")) > up, "the next worker")
+
+    async def _cancel(self) -> None:
+        going_on = sorted(await self._open())
+        chosen = [session for session in going_on if self.rng.random() < 0.4] or going_on[:1]
+        cancels = asyncio.gather(*map(self._cancel_run, chosen))
+        if self.rng.random() < 0.7:
+            await asyncio.sleep(self.rng.uniform(0, 1))
+            await self._worker()
+        await cancels
+
+    async def _cancel_run(self, session: str) -> None:
+        handle = await self.client.running(session)
+        if handle is not None:
+            self.done["cancels"] += 1
+            await self._until_answered(handle.cancel)
 
     async def _server(self) -> None:
         await self.server.kill()
@@ -272,7 +308,7 @@ def main() -> int:
     parser.add_argument("--wave", type=int, default=20, help="runs that go on at the same time")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--fault", choices=("worker", "server", "store", "postgres"), default="worker"
+        "--fault", choices=("worker", "cancel", "server", "store", "postgres"), default="worker"
     )
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}", flush=True)

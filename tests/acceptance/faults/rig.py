@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 from perdure.checkpoint_bridge.errors import ApprovalDecidedError, StorageError
 from perdure.checkpoint_bridge.format.transcript import assert_valid
 from perdure.checkpoint_bridge.log.lineage import call_of, depth_of, is_within
+from tests.histories.checks import begun_behind_a_cancel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from perdure.checkpoint_bridge.log.events import Event
     from perdure.client import Client
 
 APP = Path(__file__).with_name("app.py")
@@ -202,6 +204,48 @@ class Judge:
             of_it += await self._log_faults(run, model)
             of_it += self._ledger_faults(run, model)
             found += [f"{run}: {fault}" for fault in of_it]
+        return found
+
+    async def cancel_faults(self, session: str) -> list[str]:
+        """What is wrong with a run that was cancelled, perhaps often, and then went on."""
+        found = []
+        for run in await self._with_sub_agents(session):
+            of_it = _repeated(self._rig.lines(session=run))
+            events = await self._client.store.events(run)
+            if [event.seq for event in events] != list(range(len(events))):
+                of_it.append(f"its log has gaps: {[event.seq for event in events]}")
+            of_it += self._result_faults(run, events)
+            ends = []
+            for execution in [e.data["runId"] for e in events if e.type == "turn/start"]:
+                handle = self._client.temporal.get_workflow_handle(run, run_id=execution)
+                of_it += begun_behind_a_cancel(await handle.fetch_history())
+                ends.append(getattr((await handle.describe()).status, "name", ""))
+            record = await self._client.checkpoint(run)
+            if record is not None:
+                try:
+                    assert_valid(record.to_json()["messages"])
+                except ValueError as error:
+                    of_it.append(f"{ends}: no provider would take its transcript: {error}")
+            found += [f"{run}: {fault}" for fault in of_it]
+        return found
+
+    def _result_faults(self, session: str, events: list[Event]) -> list[str]:
+        """Whether each result says the truth of what the world has seen of its call."""
+        began = {}
+        for line in self._rig.lines("tool-start", session):
+            began[line["key"].rsplit(":", 1)[1]] = line["key"]
+        found = []
+        for event in events:
+            if event.type != "tool/result":
+                continue
+            place = f"{event.data['seq']}.{event.data['index']}"
+            result = json.loads(event.data["message"]["content"])
+            kind = result.get("kind") if isinstance(result, dict) else None
+            if kind in ("not-run", "not-started") and place in began:
+                found.append(f"{place} ran, and its result is {kind}")
+            done = isinstance(result, dict) and "number" in result
+            if done and not self._rig.has_effect(began.get(place, "")):
+                found.append(f"{place} has a result, and nothing came of it")
         return found
 
     async def _with_sub_agents(self, session: str) -> list[str]:

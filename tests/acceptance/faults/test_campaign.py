@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 ROOT = Path(__file__).parents[3]
-RUNS = {"worker": 8, "server": 4, "store": 4, "postgres": 4}
+RUNS = {"worker": 8, "cancel": 8, "server": 4, "store": 4, "postgres": 4}
 
 
 async def campaign(fault: str) -> tuple[int | None, str]:

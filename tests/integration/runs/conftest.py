@@ -1,7 +1,8 @@
 """A bench for tests of whole runs: the real worker here, a SQLite file, a scripted model.
 
 What must hold for every run is checked here, when a test has ended: each request to the model
-was one that every provider takes, and the histories that Temporal keeps replay.
+was one that every provider takes, the histories that Temporal keeps replay, and nothing begins
+behind a cancel.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from perdure.client import connect
 from perdure.testing import ScriptedModel
 from perdure.worker import serving
 from perdure.workflows.agent_workflow import AgentWorkflow
+from tests.histories.checks import begun_behind_a_cancel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -217,6 +219,7 @@ class Bench:
                 await handle.terminate()
             for history in await self.histories(session_id):
                 await replayer.replay_workflow(history)
+                assert begun_behind_a_cancel(history) == []
 
 
 @pytest.fixture
