@@ -16,7 +16,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.checkpoint_bridge.errors import ConfigurationError, TemporalUnavailableError
 from perdure.checkpoint_bridge.option_checks import of_type, refusal, text
 from perdure.checkpoint_bridge.stores.sql_store import SqlStore
-from perdure.encryption import PLAIN, encrypting, resolve
+from perdure.converter import PLAIN
+from perdure.encryption import encrypting, resolve
 
 if TYPE_CHECKING:
     from temporalio.client import WorkflowHandle

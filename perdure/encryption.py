@@ -8,18 +8,15 @@ attributes and times stay as they are (``docs/security.md`` has the list).
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
 from temporalio.client import Client
 from temporalio.converter import (
-    CompositePayloadConverter,
     DataConverter,
     DefaultFailureConverter,
     DefaultFailureConverterWithEncodedAttributes,
-    DefaultPayloadConverter,
-    EncodingPayloadConverter,
     PayloadCodec,
     WithSerializationContext,
 )
@@ -27,7 +24,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.plugin import SimplePlugin
 
 from perdure.checkpoint_bridge.errors import ConfigurationError, EncryptionKeyError
-from perdure.checkpoint_bridge.keyring import Encryption, Keyring, missing_key, resolve
+from perdure.checkpoint_bridge.keyring import Encryption, Keyring, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +37,7 @@ __all__ = [
     "Keyring",
     "encrypting",
     "is_private",
+    "key_of",
     "resolve",
     "with_encryption",
 ]
@@ -86,7 +84,7 @@ class EncryptionCodec(PayloadCodec):
     def _decode(self, payload: Payload) -> Payload:
         if payload.metadata.get("encoding") != ENCODING or KEY_ID not in payload.metadata:
             return payload
-        plain = self.keys.open(_key_id(payload), payload.data, _PURPOSE)
+        plain = self.keys.open(key_of(payload), payload.data, _PURPOSE)
         return Payload.FromString(plain)
 
 
@@ -166,35 +164,8 @@ class EncryptionPlugin(SimplePlugin):
         )
 
 
-class _RefusesEncrypted(EncodingPayloadConverter):
-    """Names the key that is missing, where the default converter knows only the encoding."""
-
-    @property
-    def encoding(self) -> str:
-        return ENCODING.decode()
-
-    def to_payload(self, value: Any) -> Payload | None:  # noqa: ARG002 - it makes none
-        return None
-
-    def from_payload(
-        self,
-        payload: Payload,
-        type_hint: type | None = None,  # noqa: ARG002 - the base class's argument
-    ) -> Any:
-        raise missing_key(_key_id(payload))
-
-
-class _PlainPayloadConverter(CompositePayloadConverter):
-    def __init__(self) -> None:
-        ours = _RefusesEncrypted()
-        super().__init__(*DefaultPayloadConverter.default_encoding_payload_converters, ours)
-
-
-PLAIN = DataConverter(payload_converter_class=_PlainPayloadConverter)
-"""temporalio's default, for clients of ours without keys; it costs nothing until it refuses."""
-
-
-def _key_id(payload: Payload) -> str:
+def key_of(payload: Payload) -> str:
+    """The id of the key that a payload is encrypted with."""
     return payload.metadata[KEY_ID].decode("utf-8", "replace")
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from perdure import Agent, tool
 from perdure.checkpoint_bridge.errors import SessionConflictError
 from perdure.checkpoint_bridge.format.transcript import tool_message
 from perdure.client import connect
+from perdure.connection import connect_temporal
 from perdure.testing import call
+from perdure.worker import serving
 
 if TYPE_CHECKING:
     from tests.integration.runs.conftest import Bench
@@ -22,6 +26,11 @@ if TYPE_CHECKING:
 @tool(read_only=True)
 def look() -> str:
     return "seen"
+
+
+@tool(read_only=True, needs_approval=True)
+def gated() -> str:
+    return "done"
 
 
 async def test_agent_and_input_are_enough(bench: Bench, session: str) -> None:
@@ -336,3 +345,36 @@ async def test_a_prefix_avoids_it(bench: Bench, session: str) -> None:
     assert record["sessionId"] == session
     await stranger.terminate()
     bench.replay_all = False
+
+
+UNREADABLE = {
+    "nested deeper than 200 levels": b"[" * 100_000 + b"]" * 100_000,
+    "not JSON": b'{"agent": "agent", "input": "Go',
+}
+
+
+@pytest.mark.parametrize(("why", "data"), UNREADABLE.items(), ids=["deep", "broken"])
+async def test_what_cannot_be_read_fails_at_once(
+    bench: Bench, session: str, why: str, data: bytes
+) -> None:
+    """As a program would send it whose JSON nobody checked; it would be tried again for ever."""
+    sent = RawValue(Payload(metadata={"encoding": b"json/plain"}, data=data))
+    temporal = await connect_temporal(bench.temporal.service_client.config.target_host)
+    model = bench.model([call("gated")], "Done.")
+    agent = Agent("agent", provider=model, tools=[gated])
+    bench.replay_all = False  # by a replayer with the same converter
+    async with serving(temporal, [agent], bench.store, task_queue=bench.queue):
+        handle = await bench.start_plain(sent)
+        with pytest.raises(WorkflowFailureError) as caught:
+            await handle.result()
+        cause = caught.value.cause
+        assert isinstance(cause, ApplicationError)
+        assert (cause.type, why in cause.message) == ("ConfigurationError", True)
+        # A signal or an update that cannot be read harms no run.
+        paused = await bench.client.execute("agent", "Go", session_id=session)
+        assert paused.approval_id is not None
+        await bench.workflow().signal("resolve_approval", sent)
+        with pytest.raises(WorkflowUpdateFailedError):
+            await bench.workflow().execute_update("resolve_approval_now", sent)
+        result = await bench.client.approvals.resolve(paused.approval_id, approved=True)
+        assert result.text == "Done."
