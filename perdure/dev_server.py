@@ -26,6 +26,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from perdure.checkpoint_bridge.errors import ConfigurationError, TemporalUnavailableError
+from perdure.checkpoint_bridge.option_checks import count, refusal, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,6 +46,8 @@ _LOG_TAIL_LINES: Final = 15
 _PORTS: Final = range(20_000, 32_000)
 """Below every system's range of ephemeral ports: a client that keeps dialling a dead server on an
 ephemeral port can be given that very port for its own end, and then the server cannot come back."""
+
+_HIGHEST_PORT: Final = 65_535
 
 _LIFELINE: Final = (
     'exec 3<&0; (read -r _ <&3; kill -TERM "$$") >/dev/null 2>&1 & exec "$@" 3<&- </dev/null'
@@ -75,6 +78,9 @@ class DevServer:
         start_timeout: Seconds until a server that does not answer is given up.
         stop_timeout: Seconds between the request to stop and SIGKILL.
 
+    Raises:
+        ConfigurationError: A port or a time cannot be one.
+
     Attributes:
         address: ``HOST:PORT`` of the frontend, known from :meth:`start` on.
         ui_url: The UI's address, or ``None``.
@@ -96,6 +102,9 @@ class DevServer:
         start_timeout: float = 30.0,
         stop_timeout: float = 10.0,
     ) -> None:
+        for name, value in (("port", port), ("ui_port", ui_port)):
+            if value is not None and count(name, value) > _HIGHEST_PORT:
+                raise refusal(name, f"a port from 1 to {_HIGHEST_PORT:,}", value)
         self._ip = "127.0.0.1"
         self._db_filename = Path(db_filename) if db_filename is not None else None
         self._headless = headless
@@ -107,8 +116,8 @@ class DevServer:
         self._search_attributes = dict(search_attributes or {})
         self._log_level = log_level
         self._extra_args = tuple(extra_args)
-        self._start_timeout = start_timeout
-        self._stop_timeout = stop_timeout
+        self._start_timeout = seconds("start_timeout", start_timeout)
+        self._stop_timeout = seconds("stop_timeout", stop_timeout)
         self._process: subprocess.Popen[bytes] | None = None
 
     async def __aenter__(self) -> Self:

@@ -69,8 +69,7 @@ class PerdurePlugin(SimplePlugin):
         )
         self._agents = agents_of(agents)
         self._keys = keys
-        if not isinstance(store, str):
-            store_at(store, keys)
+        store_at(store, keys)  # its error, before anything is made
         self._store = store
         self._mirrors = mirrors
 

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import psutil
@@ -84,6 +84,14 @@ async def test_a_server_that_ends_at_start_is_an_error_with_its_last_words(tmp_p
     assert "\n" not in str(caught.value)
     assert str(log) in caught.value.__notes__[0]
     assert not server.running
+
+
+@pytest.mark.parametrize("wrong", [{"port": "x"}, {"ui_port": 65_536}, {"stop_timeout": 0}])
+def test_what_cannot_be_is_refused_at_once(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(ConfigurationError, match=f"^{name} is ") as caught:
+        DevServer(**wrong)
+    assert caught.value.field == name
 
 
 async def test_a_taken_port_is_refused_when_it_was_asked_for(temporal_server: DevServer) -> None:

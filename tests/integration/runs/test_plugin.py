@@ -142,6 +142,13 @@ async def test_r19_the_plugin_keeps_a_users_codec_in_either_order(
     assert payload.metadata["encoding"] == b"binary/zlib"
 
 
+@pytest.mark.parametrize("store", ["perdure.db", "mysql://host/name", 5])
+def test_a_store_that_is_none_is_refused_at_once(store: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        PerdurePlugin([Agent("agent", provider=ScriptedModel(["Done."]))], store=store)
+    assert caught.value.field == "store"
+
+
 async def test_a_plugin_needs_agents(temporal_client: Client, store_url: str) -> None:
     plugin = PerdurePlugin(store=SqlStore(store_url))
     with pytest.raises(ConfigurationError, match="at least one agent"):
