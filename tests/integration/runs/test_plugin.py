@@ -19,7 +19,7 @@ from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.client import connect
 from perdure.encryption import EncryptionCodec, is_encrypting
 from perdure.plugin import PerdurePlugin
-from perdure.testing import call
+from perdure.testing import ScriptedModel, call
 from tests.integration.runs.test_encryption import KEYS, MARKER, OWN, Shrinking, charge, raw
 
 if TYPE_CHECKING:
