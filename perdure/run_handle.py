@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from temporalio.client import WorkflowFailureError
+from temporalio.client import WorkflowFailureError, WorkflowQueryFailedError
 from temporalio.exceptions import (
     ApplicationError,
     CancelledError,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from temporalio.client import Client as TemporalClient, WorkflowHandle
 
     from perdure.checkpoint_bridge.stores.sql_store import SqlStore
+    from perdure.checkpoint_bridge.tables.approvals import ApprovalRow
 
 _FIRST_LOOK = 0.02
 _LOOK_EVERY = 0.5
@@ -205,23 +206,27 @@ class RunHandle:
         checkpoint = await self._store.load(self.session_id)
         if checkpoint is None or checkpoint.approval_id != row.approval_id:
             return None
-        if not await self._still_waits(row.approval_id):
+        if not await self._still_waits(approval):
             return None
         return result_of(checkpoint, self.run_id)
 
-    async def _still_waits(self, approval_id: str) -> bool:
-        """Whether the run has no decision yet: the store learns of one a moment after the run.
+    async def _still_waits(self, approval: ApprovalRow) -> bool:
+        """Whether its run has no decision yet: the store learns of one a moment after the run.
 
         So a decision that Temporal took before somebody asked for the result always counts.
         A run that no worker serves is as the store says.
         """
+        workflow = self._workflow
+        if approval.session_id != self.session_id:
+            prefix = workflow.id.removesuffix(self.session_id)
+            workflow = self._temporal.get_workflow_handle(prefix + approval.session_id)
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                state = await self.state()
-        except (PerdureError, TimeoutError):
+                state: dict[str, Any] = await workflow.query(QUERY_STATE)
+        except (RPCError, WorkflowQueryFailedError, TimeoutError):
             return True
         waits = (each for each in state.get("pending_approvals", ()) if not each.get("deciding"))
-        return any(each["id"] == approval_id for each in waits)
+        return any(each["id"] == approval.id for each in waits)
 
     async def _ended(self, end: asyncio.Future[Any]) -> RunResult:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 import threading
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,14 @@ async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
             if found if isinstance(found, bool) else await found:
                 return
             await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def held(store_url: str) -> AsyncIterator[None]:
+    """Keep everybody from writing to a SQLite store; what reads it still can."""
+    with contextlib.closing(sqlite3.connect(store_url.removeprefix("sqlite:///"))) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
 
 
 class Gate:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +15,7 @@ from perdure import Agent, ToolContext, tool
 from perdure.checkpoint_bridge.errors import ApprovalDecidedError, ApprovalNotFoundError
 from perdure.client import connect
 from perdure.testing import call
+from tests.integration.runs.conftest import held
 
 if TYPE_CHECKING:
     from tests.integration.runs.conftest import Bench
@@ -103,8 +102,7 @@ async def test_a_signal_counts_at_once_for_whoever_asks_for_the_result(
         approval_id = await pause(bench)
         handle = await bench.client.running(bench.session)
         assert handle is not None
-        with contextlib.closing(sqlite3.connect(bench.store_url.split("///")[1])) as other:
-            other.execute("BEGIN IMMEDIATE")
+        async with held(bench.store_url):
             await bench.workflow().signal("resolve_approval", {"id": approval_id, "approved": True})
             waiting = asyncio.create_task(handle.result())
             _, still = await asyncio.wait({waiting}, timeout=0.3)

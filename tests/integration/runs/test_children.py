@@ -19,6 +19,7 @@ from perdure.checkpoint_bridge.errors import (
 from perdure.checkpoint_bridge.format.transcript import assert_valid
 from perdure.checkpoint_bridge.log.lineage import ancestors, call_of, depth_of, is_within
 from perdure.testing import call
+from tests.integration.runs.conftest import held
 
 if TYPE_CHECKING:
     from perdure.checkpoint_bridge.tables.sessions import SessionRow
@@ -275,6 +276,25 @@ async def test_a_decision_sent_to_the_parent_reaches_the_child(bench: Bench, ses
         outcome = await bench.workflow().result()
     assert outcome["text"] == "Done."
     assert [depth_of(session_id) for session_id, _ in PAID] == [2]
+
+
+async def test_a_signal_to_a_sub_agent_counts_at_once_for_the_run_above(
+    bench: Bench, session: str
+) -> None:
+    helper = Agent(
+        "helper", provider=bench.model([call("pay", {"amount": 5})], "Paid."), tools=[pay]
+    )
+    model = bench.model([ask("Pay", "helper")], "Done.")
+    async with bench.serving(Agent("lead", provider=model, tools=[helper.as_tool()])):
+        paused = await bench.client.execute("lead", "Go", session_id=session)
+        (below,) = await children(bench)
+        decision = {"id": paused.approval_id, "approved": True}
+        async with held(bench.store_url):
+            await bench.workflow(below.session_id).signal("resolve_approval", decision)
+            waiting = asyncio.create_task(bench.client.handle(session, paused.run_id).result())
+            _, still = await asyncio.wait({waiting}, timeout=0.3)
+            assert still
+        assert (await waiting).text == "Done."
 
 
 async def test_r16_cancel_of_the_parent_settles_its_children(bench: Bench, session: str) -> None:
