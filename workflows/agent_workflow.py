@@ -37,7 +37,7 @@ from perdure.checkpoint_bridge.errors import (
     SessionConflictError,
 )
 from perdure.checkpoint_bridge.log.events import ABORTED, AWAITING_APPROVAL, FINISHED, INLINE_LIMIT
-from perdure.workflows.options import HEARTBEAT, STORE_RETRY, STORE_TIMEOUT
+from perdure.workflows.options import CLEANUP, HEARTBEAT, STORE_RETRY, STORE_TIMEOUT
 from perdure.workflows.requests import (
     check_input,
     check_joining,
@@ -85,14 +85,17 @@ class AgentWorkflow:
         self._asked = asked
         # The same for all executions of one run: they are one writer.
         run_id = info.first_execution_run_id
+        stopped: asyncio.CancelledError | None = None
         if carry is None:
-            facts = await self._open(asked, run_id)
+            facts, stopped = await self._opened(asked, run_id)
             finish = (facts.finish_reason or "stop") if facts.nothing_to_do else ""
             given = asked.input if asked.input_ref is None else {INPUT_REF: asked.input_ref}
             inputs = [input_digest(given)] if given else []
             carry = Carry(facts=facts, inputs=inputs, text=facts.text, finish_reason=finish)
         loop = self._loop = RunLoop(asked, run_id, carry)
         try:
+            if stopped is not None and not carry.facts.nothing_to_do:
+                raise stopped
             await loop.run()
             await turn_stopping(loop)
         except RollOverError:
@@ -123,6 +126,25 @@ class AgentWorkflow:
             input_tokens=loop.facts.input_tokens,
             output_tokens=loop.facts.output_tokens,
         )
+
+    async def _opened(
+        self, asked: RunRequest, run_id: str
+    ) -> tuple[RunFacts, asyncio.CancelledError | None]:
+        """Open the run, also one that is cancelled by then: so it is closed as such.
+
+        A worker can have died when it had opened the run and could not say so.
+        """
+        opening = asyncio.create_task(self._open(asked, run_id))
+        try:
+            return await asyncio.shield(opening), None
+        except asyncio.CancelledError as stopped:
+            await workflow.wait([opening], timeout=CLEANUP.total_seconds())
+            if not opening.done():
+                opening.cancel()  # the store is away, and nobody waits for it any more
+                raise
+            if opening.exception() is not None:
+                raise
+            return opening.result(), stopped
 
     async def _open(self, asked: RunRequest, run_id: str) -> RunFacts:
         try:

@@ -14,6 +14,7 @@ from perdure import Agent, ToolContext, tool
 from perdure.checkpoint_bridge.errors import ProviderError
 from perdure.checkpoint_bridge.format.transcript import assert_valid
 from perdure.testing import attempts, call
+from tests.integration.runs.conftest import held
 
 if TYPE_CHECKING:
     from perdure.run_handle import RunHandle
@@ -215,6 +216,35 @@ async def test_r12_while_an_approval_waits(bench: Bench, session: str) -> None:
         assert await bench.client.approvals.list() == []
         result = await bench.client.execute("agent", "Never mind", session_id=session)
     assert result.text == "Done."
+
+
+async def test_before_a_worker_took_the_run(bench: Bench, session: str) -> None:
+    """What somebody said is kept, and it is closed: nothing looks as if it still went on."""
+    model = bench.model("Done.")
+    handle = await bench.client.start("agent", "Go", session_id=session)
+    await handle.cancel()
+    async with bench.serving(Agent("agent", provider=model)):
+        await cancelled(bench, handle)
+        assert model.requests == []
+        types = [event.type for event in await bench.events()]
+        assert types == ["turn/start", "user/message", "turn/end"]
+        result = await bench.client.execute("agent", "Go on", session_id=session)
+    assert [message.role for message in result.messages] == ["user", "user", "assistant"]
+
+
+async def test_while_the_store_is_away(
+    bench: Bench, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.workflows.agent_workflow.CLEANUP", timedelta(seconds=0.5))
+    async with bench.serving(Agent("agent", provider=bench.model("Done."))), held(bench.store_url):
+        handle = await bench.client.start("agent", "Go", session_id=session)
+        await bench.until(lambda: is_opening(bench))
+        await handle.cancel()
+        assert (await handle.result()).finish_reason == "aborted"
+
+
+async def is_opening(bench: Bench) -> bool:
+    return bool((await bench.state())["status"] == "opening")
 
 
 async def test_r12_twice(bench: Bench, session: str) -> None:
