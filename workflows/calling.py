@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from temporalio import workflow
 from temporalio.exceptions import FailureError
 
-from perdure.activities.wire import SIGNAL_RESOLVE, WORKFLOW, Delegation, RunOutcome
+from perdure.activities.wire import SIGNAL_RESOLVE, Delegation, RunOutcome
+from perdure.workflows.child_run import run_child
 from perdure.workflows.requests import read_report
 
 if TYPE_CHECKING:
@@ -71,12 +72,10 @@ async def run_agent(
         )
         workflow.set_signal_handler(signal, _Handler(on_approval).hear)
     try:
-        outcome: RunOutcome = await workflow.execute_child_workflow(
-            WORKFLOW,
+        outcome = await run_child(
             request,
             id=session_id,
             task_queue=task_queue,
-            result_type=RunOutcome,
             static_summary=f"{agent}: {session_id}"[:_SUMMARY_LENGTH],
         )
     except (FailureError, asyncio.CancelledError):

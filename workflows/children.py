@@ -23,7 +23,6 @@ from perdure.activities.wire import (
     PREVIEW_LENGTH,
     SIGNAL_REPORT,
     SIGNAL_RESOLVE,
-    WORKFLOW,
     AnswerTask,
     CallPlace,
     Content,
@@ -43,6 +42,7 @@ from perdure.checkpoint_bridge.format.tool_results import child_result, error_re
 from perdure.checkpoint_bridge.log import events as ev
 from perdure.checkpoint_bridge.log.events import INLINE_LIMIT, NewEvent, NewSave
 from perdure.checkpoint_bridge.log.lineage import ID_LIMIT, child_session_id, is_within
+from perdure.workflows.child_run import run_child
 from perdure.workflows.options import CLEANUP, HEARTBEAT, STORE_RETRY, STORE_TIMEOUT
 from perdure.workflows.session_log import now_ms
 from perdure.workflows.turn_ends import is_cancelled
@@ -191,11 +191,9 @@ class Children:
         wait = _FIRST_WAIT
         while True:
             try:
-                outcome: RunOutcome = await workflow.execute_child_workflow(
-                    WORKFLOW,
+                outcome = await run_child(
                     request,
                     id=self._prefix + session_id,
-                    result_type=RunOutcome,
                     # It ends as we do, and stays as open as our own session does: an approval
                     # that it waits for can still be decided. A cancel is passed on and awaited.
                     parent_close_policy=workflow.ParentClosePolicy.TERMINATE,

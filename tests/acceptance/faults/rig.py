@@ -220,12 +220,14 @@ class Judge:
                 handle = self._client.temporal.get_workflow_handle(run, run_id=execution)
                 of_it += begun_behind_a_cancel(await handle.fetch_history())
                 ends.append(getattr((await handle.describe()).status, "name", ""))
+            if "TERMINATED" in ends:
+                of_it.append("its run was not heard out when the one above ended")
             record = await self._client.checkpoint(run)
             if record is not None:
                 try:
                     assert_valid(record.to_json()["messages"])
                 except ValueError as error:
-                    of_it.append(f"{ends}: no provider would take its transcript: {error}")
+                    of_it.append(f"no provider would take its transcript: {error}")
             found += [f"{run}: {fault}" for fault in of_it]
         return found
 
