@@ -26,6 +26,7 @@ from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.checkpoint_bridge.tables import backends
 from perdure.process import run_program
 from perdure.testing import ScriptedModel, call
+from perdure.workflows import options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -306,7 +307,10 @@ def main() -> int:
     parser.add_argument("--task-queue", required=True)
     parser.add_argument("--busy-seconds", type=float, help="how long SQLite waits for a lock")
     parser.add_argument("--grace-seconds", type=float, help="how long calls may go on at a stop")
+    parser.add_argument("--events", type=int, help="after how many an execution rolls over")
     arguments = parser.parse_args()
+    if arguments.events is not None:
+        options.EVENTS_PER_EXECUTION = arguments.events
     if arguments.grace_seconds is not None:
         worker.GRACEFUL_SHUTDOWN = timedelta(seconds=arguments.grace_seconds)
     if arguments.busy_seconds is not None:

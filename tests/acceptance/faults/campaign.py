@@ -49,6 +49,7 @@ FAULTS_IN_A_WAVE = 5
 """No call can lose its worker more often than the run repeats it (``workflows/options.py``)."""
 
 _LINES_OF_A_RUN = 32
+_FEW_EVENTS = 40
 _RUNNING = "RUNNING"
 
 
@@ -76,6 +77,9 @@ class Wave:
     async def run(self, fault: str, names: list[str]) -> list[str]:
         """Returns what is wrong; ``[]`` when every run ended as if nothing had happened."""
         model = f"undisturbed-{names[0]}"
+        if self.rng.random() < 0.5:
+            self.rig.options += ["--events", str(_FEW_EVENTS)]
+            self.done["runs that roll over"] += len(names)
         for _ in range(self.rng.choice((1, 2))):
             self.rig.start_worker()
         undisturbed = await self.client.start("tour", "Show me", session_id=model)
@@ -277,7 +281,7 @@ async def campaign(arguments: argparse.Namespace) -> int:
             ]
             rig = Rig(folder / names[0], server.address, task_queue=names[0], store=store)
             if arguments.fault == "store":
-                rig.options = ["--busy-seconds", "0.3"]
+                rig.options += ["--busy-seconds", "0.3"]
             try:
                 async with connect(
                     rig.store_url, temporal=server.address, task_queue=rig.task_queue
