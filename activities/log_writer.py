@@ -120,7 +120,7 @@ class LogWriter(Deps):
             raise StorageError(msg, hint="Give all workers of a task queue the same store.")
         if row is None or row.log_id != task.log_id:
             msg = f"There is no approval {task.approval_id!r} in session {task.session_id!r}."
-            raise ApprovalNotFoundError(msg)
+            return _not_taken(ApprovalNotFoundError(msg))
         drift = None
         if task.approved and row.decided_at is None:
             try:
@@ -128,7 +128,7 @@ class LogWriter(Deps):
             except StorageError:
                 raise  # it says nothing about the decision, which must not be lost
             except PerdureError as error:
-                return DecisionRecord(mine=False, approved=False, error=error.to_wire())
+                return _not_taken(error)
         decision: dict[str, Any] = {"approved": task.approved}
         if task.note is not None:
             decision["note"] = task.note
@@ -140,6 +140,8 @@ class LogWriter(Deps):
             decision["scope"] = task.scope
         mine, decided = await self.store.decide(task.approval_id, decision)
         taken = (decided.decision if decided else None) or decision
+        if "closed" in taken:
+            return _not_taken(ApprovalNotFoundError.of_ended(task.approval_id, taken["closed"]))
         # The same decision again is this activity's own second attempt.
         return DecisionRecord(
             mine=mine or taken == decision,
@@ -216,3 +218,8 @@ class LogWriter(Deps):
         )
         await tracing.tell_ends(self.store, task.session_id, row.log_id, row.head)
         return CloseResult(finished=False)
+
+
+def _not_taken(error: PerdureError) -> DecisionRecord:
+    """A decision that changes nothing; who sent it is told why."""
+    return DecisionRecord(mine=False, approved=False, error=error.to_wire())

@@ -170,15 +170,15 @@ class _Opener:
         Raises:
             ConfigurationError: the run would be in one store, and its session in another.
         """
-        identity = await self.store.database.identity() or ""
-        if self.task.store and self.task.store != identity:
+        asked, database = self.task.store, self.store.database
+        if asked and not await database.is_called(asked):
             msg = (
                 f"The run of session {self.task.session_id!r} was not begun: its worker uses "
-                f"another store, {self.store.database}."
+                f"another store, {database}."
             )
             hint = "Give all clients and workers of a task queue the same store."
             raise ConfigurationError(msg, field="store", hint=hint)
-        return identity
+        return await database.identity()
 
     def _is_open_already(self) -> bool:
         return (self.state.open_turn or {}).get("runId") == self.task.run_id

@@ -169,7 +169,7 @@ class RunRequest:
     claim: str | None = None
     """Names the idempotency key that the run was started under."""
     store: str | None = None
-    """The id of the store that the caller reads, if it has one: the worker's must be the same."""
+    """The store that the caller reads (``Database.identity``), which has to be the worker's."""
     traceparent: str = ""
     """The caller's trace context (W3C), which the run's spans and its tools' calls belong to."""
     delegated: Delegation | None = None

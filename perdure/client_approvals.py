@@ -9,6 +9,7 @@ from temporalio.client import (
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.wire import SIGNAL_RESOLVE, UPDATE_RESOLVE
@@ -134,8 +135,9 @@ class ClientApprovals:
                 return top
             except WorkflowUpdateFailedError as error:
                 failure = run_error(error.cause)
-                # It is in the store, so the run is about to wait for it.
-                if not isinstance(failure, (ApprovalNotFoundError, SessionConflictError)):
+                # It is in the store, so the run is about to wait for it, or has just ended.
+                again = isinstance(failure, (ApprovalNotFoundError, SessionConflictError))
+                if not again and not _is_of_an_end(error.cause):
                     raise failure from error
             except RPCError as error:
                 if error.status not in (RPCStatusCode.NOT_FOUND, RPCStatusCode.RESOURCE_EXHAUSTED):
@@ -161,10 +163,7 @@ class ClientApprovals:
         if decision is None:
             return row
         if "closed" in decision:
-            msg = (
-                f"The run that asked for approval {approval_id!r} has ended ({decision['closed']})."
-            )
-            raise ApprovalNotFoundError(msg, hint="Send the session its next message.")
+            raise ApprovalNotFoundError.of_ended(approval_id, decision["closed"])
         raise ApprovalDecidedError.of(approval_id, decision)
 
     async def _reopen(self, row: ApprovalRow) -> RunHandle:
@@ -189,6 +188,11 @@ class ClientApprovals:
                 break
             handle = found
         return handle
+
+
+def _is_of_an_end(cause: BaseException | None) -> bool:
+    """Whether the run ended while it had the update: Temporal says so itself."""
+    return isinstance(cause, ApplicationError) and cause.type == "AcceptedUpdateCompletedWorkflow"
 
 
 def _decision(

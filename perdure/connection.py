@@ -8,7 +8,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Literal
 
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.envconfig import ClientConfig
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.service import RPCError, RPCStatusCode
@@ -173,15 +173,23 @@ async def update(workflow: WorkflowHandle[Any, Any], name: str, argument: Any) -
 
     Raises:
         RPCError: it was not taken.
+        WorkflowUpdateRPCTimeoutOrCancelledError: Temporal gave no answer in its own time.
         WorkflowUpdateFailedError: it was refused.
     """
     update_id = str(uuid.uuid4())
     try:
-        return await workflow.execute_update(name, argument, id=update_id)
-    except RPCError as error:
-        if error.status != RPCStatusCode.NOT_FOUND:
-            raise
         try:
-            return await workflow.get_update_handle(update_id).result()
-        except RPCError:
-            raise error from None
+            return await workflow.execute_update(name, argument, id=update_id)
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise
+            try:
+                return await workflow.get_update_handle(update_id).result()
+            except RPCError:
+                raise error from None
+    except WorkflowUpdateRPCTimeoutOrCancelledError:
+        # temporalio makes an error of whoever cancels us, too; that is to stay a cancel.
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError from None
+        raise

@@ -216,17 +216,20 @@ class RunHandle:
         So a decision that Temporal took before somebody asked for the result always counts.
         A run that no worker serves is as the store says.
         """
-        workflow = self._workflow
+        asked = [self._workflow]
         if approval.session_id != self.session_id:
-            prefix = workflow.id.removesuffix(self.session_id)
-            workflow = self._temporal.get_workflow_handle(prefix + approval.session_id)
-        try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                state: dict[str, Any] = await workflow.query(QUERY_STATE)
-        except (RPCError, WorkflowQueryFailedError, TimeoutError):
-            return True
-        waits = (each for each in state.get("pending_approvals", ()) if not each.get("deciding"))
-        return any(each["id"] == approval.id for each in waits)
+            prefix = self._workflow.id.removesuffix(self.session_id)
+            asked.append(self._temporal.get_workflow_handle(prefix + approval.session_id))
+        for workflow in asked:
+            try:
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    state: dict[str, Any] = await workflow.query(QUERY_STATE)
+            except (RPCError, WorkflowQueryFailedError, TimeoutError):
+                continue
+            shown = {each["id"]: each for each in state.get("pending_approvals", ())}
+            if approval.id not in shown or shown[approval.id].get("deciding"):
+                return False
+        return True
 
     async def _ended(self, end: asyncio.Future[Any]) -> RunResult:
         try:

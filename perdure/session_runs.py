@@ -155,9 +155,7 @@ class SessionRuns:
         claim = request.get("claim")
         if self.prefix:
             request["workflow_id_prefix"] = self.prefix
-        store = await self.store.database.identity()
-        if store is not None:
-            request["store"] = store
+        request["store"] = await self.store.database.identity()
         traceparent = current_traceparent()
         if traceparent:
             request["traceparent"] = traceparent

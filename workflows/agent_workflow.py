@@ -187,6 +187,7 @@ class AgentWorkflow:
         Returns only when the log says that the run had finished before.
         """
         cancelled = is_cancelled_exception(error)
+        loop.closing = True
         tasks = await loop.cancel_calls()
         if tasks:
             await workflow.wait(tasks, timeout=loop.children.patience.total_seconds())
@@ -346,37 +347,11 @@ class AgentWorkflow:
         loop = self._loop
         if loop is None:
             return {"status": OPENING, "problem": self._problem}
-        waiting = loop.approvals.waiting
         status = "running"
         if loop.finish_reason:
             status = FINISHED
-        elif loop.waiting_id is not None:
+        elif loop.waiting_id is not None and not loop.closing:
             status = AWAITING_APPROVAL
-        pending: list[dict[str, Any]] = []
-        if waiting is not None:
-            arguments = waiting.arguments or ""
-            if waiting.shown is not None:
-                arguments = json.dumps(waiting.shown, ensure_ascii=False)
-            pending.append(
-                {
-                    "id": waiting.approval_id,
-                    "tool_call_id": waiting.call_id,
-                    "tool_name": waiting.tool,
-                    "arguments": arguments[:_SHOWN_ARGUMENTS],
-                    "deciding": loop.approvals.deciding == waiting.approval_id,
-                }
-            )
-        pending += [
-            {
-                "id": each.id,
-                "tool_call_id": each.tool_call_id,
-                "tool_name": each.tool_name,
-                "arguments": each.arguments or "",
-                "session_id": each.session_id,
-                "path": each.path,
-            }
-            for each in loop.children.waiting.values()
-        ]
         return {
             "status": status,
             "session_id": loop.log.session_id,
@@ -384,7 +359,7 @@ class AgentWorkflow:
             "agent": loop.agent,
             "step": loop.facts.step,
             "max_steps": loop.facts.max_steps,
-            "pending_approvals": pending,
+            "pending_approvals": [] if loop.closing else _pending(loop),
             "queued": len(loop.queue),
             "usage": {
                 "inputTokens": loop.facts.input_tokens,
@@ -394,6 +369,38 @@ class AgentWorkflow:
             "finish_reason": loop.finish_reason,
             "problem": self._problem,
         }
+
+
+def _pending(loop: RunLoop) -> list[dict[str, Any]]:
+    """What waits for a person, here and in sub-agents, as the ``state`` query shows it."""
+    waiting = loop.approvals.waiting
+    pending: list[dict[str, Any]] = []
+    if waiting is not None:
+        arguments = waiting.arguments or ""
+        if waiting.shown is not None:
+            arguments = json.dumps(waiting.shown, ensure_ascii=False)
+        pending.append(
+            {
+                "id": waiting.approval_id,
+                "tool_call_id": waiting.call_id,
+                "tool_name": waiting.tool,
+                "arguments": arguments[:_SHOWN_ARGUMENTS],
+                "deciding": loop.approvals.deciding == waiting.approval_id,
+            }
+        )
+    pending += [
+        {
+            "id": each.id,
+            "tool_call_id": each.tool_call_id,
+            "tool_name": each.tool_name,
+            "arguments": each.arguments or "",
+            "session_id": each.session_id,
+            "path": each.path,
+            "deciding": each.id in loop.children.forwarding,
+        }
+        for each in loop.children.waiting.values()
+    ]
+    return pending
 
 
 def _attempt() -> int:

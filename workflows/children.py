@@ -119,6 +119,8 @@ class Children:
         self.upward = Upward(asked)
         self.waiting: dict[str, Report] = {}
         """What they wait for, by approval, in order of arrival."""
+        self.forwarding: set[str] = set()
+        """Of these, the decided ones whose decision is on its way down."""
         self._running: set[str] = set()
         self._saved = ""
         """The approval that the newest save names."""
@@ -255,7 +257,11 @@ class Children:
         if report is None:
             return False
         below = workflow.get_external_workflow_handle(self._prefix + report.session_id)
-        await below.signal(SIGNAL_RESOLVE, decision)
+        self.forwarding.add(approval_id)
+        try:
+            await below.signal(SIGNAL_RESOLVE, decision)
+        finally:
+            self.forwarding.discard(approval_id)
         return True
 
     @property

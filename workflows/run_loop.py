@@ -76,6 +76,8 @@ class RunLoop:
         self.problem = ""
         """What was wrong with the last decision that was sent, for whoever sent it."""
         self.finish_reason = carry.finish_reason
+        self.closing = False
+        """It was cancelled or has failed: nothing waits any more."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def carry(self) -> Carry:

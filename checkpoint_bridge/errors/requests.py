@@ -49,6 +49,12 @@ class ApprovalError(PerdureError):
 class ApprovalNotFoundError(ApprovalError):
     """No approval of this id waits (unknown, of another run, or its run has ended)."""
 
+    @classmethod
+    def of_ended(cls, approval_id: str, how: str) -> ApprovalNotFoundError:
+        """For an approval that was closed because its run ended before anybody decided."""
+        msg = f"The run that asked for approval {approval_id!r} has ended ({how})."
+        return cls(msg, hint="Send the session its next message.")
+
 
 class ApprovalDecidedError(ApprovalError):
     """Somebody else's decision came first and is the one that counts."""

@@ -216,10 +216,20 @@ class Database:
         # Where it cannot be made later, say so now.
         return not path.exists() and path.parent.is_dir()
 
-    async def identity(self) -> str | None:
-        """The id that the store got when it was made; ``None``: it is not there yet."""
+    async def identity(self) -> str:
+        """The id that the store got when it was made; of a file that is not there, its place."""
         await self.open()
-        return self._identity
+        return self._identity or self._place
+
+    async def is_called(self, name: str) -> bool:
+        """Whether a name that somebody got from :meth:`identity` is this store's."""
+        return name in (await self.identity(), self._place)
+
+    @property
+    def _place(self) -> str:
+        if not self.is_sqlite:
+            return str(self)
+        return f"sqlite:///{Path(self.url.database or '').resolve()}"
 
     async def close(self) -> None:
         """Give back all connections; the next call opens the database again."""

@@ -111,6 +111,45 @@ async def test_a_signal_counts_at_once_for_whoever_asks_for_the_result(
     assert till.charged == [250]
 
 
+async def test_a_decision_that_its_sender_gives_up_is_not_sent(bench: Bench, till: Till) -> None:
+    """No worker answers; who stops waiting has decided nothing."""
+    async with bench.serving(till.agent):
+        approval_id = await pause(bench)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await bench.client.approvals.resolve(approval_id, approved=True)
+    (history,) = await bench.histories()
+    signalled = "workflow_execution_signaled_event_attributes"
+    assert not any(event.HasField(signalled) for event in history.events)  # type: ignore[arg-type]
+    assert await bench.pending() == approval_id
+
+
+async def test_a_cancelled_pause_is_over_at_once(bench: Bench, till: Till) -> None:
+    async with bench.serving(till.agent):
+        approval_id = await pause(bench)
+        handle = await bench.client.running(bench.session)
+        assert handle is not None
+        await bench.workflow().cancel()
+        assert (await handle.result()).finish_reason == "aborted"
+        with pytest.raises(ApprovalNotFoundError, match=r"has ended \(aborted\)"):
+            await bench.client.approvals.resolve(approval_id, approved=True)
+    assert till.charged == []
+
+
+async def test_a_decision_behind_a_cancel_is_told_of_the_end(bench: Bench, till: Till) -> None:
+    async with bench.serving(till.agent):
+        approval_id = await pause(bench)
+        async with held(bench.store_url):
+            await bench.workflow().cancel()
+            deciding = asyncio.create_task(
+                bench.client.approvals.resolve(approval_id, approved=True)
+            )
+            await asyncio.wait({deciding}, timeout=0.3)
+        with pytest.raises(ApprovalNotFoundError, match=r"has ended \(aborted\)"):
+            await deciding
+    assert till.charged == []
+
+
 async def test_a_plain_update_decides_and_answers(bench: Bench, till: Till) -> None:
     async with bench.serving(till.agent):
         approval_id = await pause(bench)

@@ -278,8 +278,9 @@ async def test_a_decision_sent_to_the_parent_reaches_the_child(bench: Bench, ses
     assert [depth_of(session_id) for session_id, _ in PAID] == [2]
 
 
-async def test_a_signal_to_a_sub_agent_counts_at_once_for_the_run_above(
-    bench: Bench, session: str
+@pytest.mark.parametrize("to_parent", [False, True])
+async def test_a_signal_counts_at_once_for_the_run_above(
+    bench: Bench, session: str, to_parent: bool
 ) -> None:
     helper = Agent(
         "helper", provider=bench.model([call("pay", {"amount": 5})], "Paid."), tools=[pay]
@@ -290,7 +291,8 @@ async def test_a_signal_to_a_sub_agent_counts_at_once_for_the_run_above(
         (below,) = await children(bench)
         decision = {"id": paused.approval_id, "approved": True}
         async with held(bench.store_url):
-            await bench.workflow(below.session_id).signal("resolve_approval", decision)
+            told = session if to_parent else below.session_id
+            await bench.workflow(told).signal("resolve_approval", decision)
             waiting = asyncio.create_task(bench.client.handle(session, paused.run_id).result())
             _, still = await asyncio.wait({waiting}, timeout=0.3)
             assert still

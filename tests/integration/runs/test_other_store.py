@@ -74,6 +74,26 @@ async def test_a_run_is_not_begun_for_a_caller_with_another_store(
         ).text == "Hello."
 
 
+async def test_a_caller_whose_store_is_not_there_yet(bench: Bench, tmp_path: Path) -> None:
+    """As the command line opens it: a wrong path is refused, a right one may come to be later."""
+    model = bench.model("Hello.")
+    agent = Agent("agent", provider=model)
+    wrong = SqlStore(f"sqlite:///{tmp_path / 'typo.db'}", create="late")
+    right = SqlStore(f"sqlite:///{tmp_path / 'stray.db'}", create="late")
+    async with (
+        connect(wrong, temporal=bench.temporal, task_queue=bench.queue) as stranger,
+        connect(right, temporal=bench.temporal, task_queue=bench.queue) as early,
+    ):
+        handle = await early.start("agent", "Hi", session_id=f"{bench.session}-early")
+        refused = await stranger.start("agent", "Hi", session_id=bench.session)
+        async with stray_worker(bench, agent, tmp_path):
+            assert (await handle.result()).text == "Hello."
+            with pytest.raises(ConfigurationError, match="was not begun"):
+                await refused.result()
+    assert len(model.requests) == 1
+    assert not (tmp_path / "typo.db").exists()
+
+
 async def test_what_a_run_in_another_store_came_to_is_not_here(
     bench: Bench, stranger: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
