@@ -13,17 +13,20 @@ from temporalio.converter import (
     DataConverter,
     DefaultPayloadConverter,
     EncodingPayloadConverter,
-    JSONPlainPayloadConverter,
 )
 
 from perdure.activities.failures import to_failure
-from perdure.checkpoint_bridge.errors import ConfigurationError
+from perdure.checkpoint_bridge.errors import ConfigurationError, PerdureError
 from perdure.checkpoint_bridge.format.stable_json import MAX_NESTING
 from perdure.checkpoint_bridge.keyring import missing_key
 from perdure.encryption import ENCODING, key_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from temporalio.api.common.v1 import Payload
+
+_SHOWN = 50
 
 
 class _RefusesEncrypted(EncodingPayloadConverter):
@@ -44,26 +47,51 @@ class _RefusesEncrypted(EncodingPayloadConverter):
         raise missing_key(key_of(payload))
 
 
-class _Json(JSONPlainPayloadConverter):
+class _PayloadConverter(CompositePayloadConverter):
     """Fails what it can never read, instead of leaving it to be tried again."""
 
-    def from_payload(self, payload: Payload, type_hint: type | None = None) -> Any:
-        try:
-            return super().from_payload(payload, type_hint)
-        except RuntimeError as error:
-            why = "is not JSON"
-            if isinstance(error, RecursionError):
-                why = f"is nested deeper than {MAX_NESTING} levels"
-            msg = f"What was sent {why}."
-            raise to_failure(ConfigurationError(msg, field="input")) from error
-
-
-class _PayloadConverter(CompositePayloadConverter):
     def __init__(self) -> None:
-        ours = {each.encoding: each for each in (_Json(), _RefusesEncrypted())}
         default = DefaultPayloadConverter.default_encoding_payload_converters
-        super().__init__(*{**{each.encoding: each for each in default}, **ours}.values())
+        super().__init__(*default, _RefusesEncrypted())
+
+    def from_payloads(
+        self, payloads: Sequence[Payload], type_hints: list[type] | None = None
+    ) -> list[Any]:
+        """Decode values.
+
+        Raises:
+            ApplicationError: one cannot be read by anybody who tries again.
+            EncryptionKeyError: one is encrypted with a key that is not here.
+        """
+        try:
+            return super().from_payloads(payloads, type_hints)
+        except PerdureError:
+            raise
+        except Exception:
+            # What can be read and only is not of the type that we expect is a mistake of ours,
+            # which another version of the worker may not make. So each is read without its type.
+            for payload in payloads:
+                try:
+                    super().from_payloads([payload])
+                except Exception as error:
+                    raise to_failure(_unreadable(payload, error)) from error
+            raise
 
 
-PLAIN = DataConverter(payload_converter_class=_PayloadConverter)
-"""temporalio's default, for clients of ours; it costs nothing until it refuses."""
+def _unreadable(payload: Payload, error: BaseException) -> ConfigurationError:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, RecursionError):
+        why = f"is nested too deeply; at most {MAX_NESTING} levels"
+    else:
+        encoding = payload.metadata.get("encoding", b"").decode("utf-8", "replace")
+        why = f"cannot be read as {encoding[:_SHOWN]!r}"
+        if isinstance(error, ValueError):
+            why += f": {error}"
+    return ConfigurationError(f"What was sent {why}.", field="input")
+
+
+CONVERTER = DataConverter(payload_converter_class=_PayloadConverter)
+"""The converter of our own clients and workers. It encrypts nothing."""
+
+PLAIN = CONVERTER

@@ -69,17 +69,18 @@ class AgentWorkflow:
         self._problem = ""
 
     @workflow.run
-    async def run(self, request: Any = None, handed: Any = None) -> RunOutcome:
+    async def run(self, request: Any = None, handed: Any = None, *more: Any) -> RunOutcome:
         """Run the agent.
 
         Args:
             request: ``{agent, session_id?, input, business_state?, metadata?, max_steps?}``.
             handed: by an earlier execution of the same run (a :class:`Carry`); not for clients.
+            more: nothing; taken only to be refused with one clear message.
         """
         info = workflow.info()
         try:
             asked = read_request(request, info.workflow_id)
-            carry = read_carry(handed)
+            carry = read_carry(handed, *more)
         except PerdureError as error:
             raise to_failure(error) from error
         self._asked = asked

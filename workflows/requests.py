@@ -119,15 +119,17 @@ def read_report(value: Any) -> Report:
     return _ours(Report, value, msg, field="report")
 
 
-def read_carry(value: Any) -> Carry | None:
+def read_carry(value: Any, *more: Any) -> Carry | None:
     """What an earlier execution of the same run handed over.
 
     Raises:
-        ConfigurationError: a client gave a second argument.
+        ConfigurationError: a client gave more than one argument.
     """
+    msg = "The workflow takes one argument, the run request; a second one is not for clients."
+    if more:
+        raise ConfigurationError(msg, field="input")
     if value is None:
         return None
-    msg = "The workflow takes one argument, the run request; a second one is not for clients."
     return _ours(Carry, value, msg, field="input")
 
 

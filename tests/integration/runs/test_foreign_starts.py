@@ -229,13 +229,13 @@ async def test_no_argument_at_all(bench: Bench, session: str) -> None:
         await refused(bench, handle, "one JSON object", "ConfigurationError")
 
 
-async def test_a_second_argument(bench: Bench, session: str) -> None:
-    seconds: list[Any] = ["Plan my trip", 7, {"agent": "agent"}, [1]]
+async def test_more_than_one_argument(bench: Bench, session: str) -> None:
+    others: list[list[Any]] = [["Plan my trip"], [7], [{"agent": "agent"}], [[1]], [None, None]]
     async with bench.serving(Agent("agent", provider=bench.model())):
-        for number, second in enumerate(seconds):
+        for number, more in enumerate(others):
             handle = await bench.temporal.start_workflow(
                 "AgentWorkflow",
-                args=[{"agent": "agent", "input": "Go"}, second],
+                args=[{"agent": "agent", "input": "Go"}, *more],
                 id=f"{session}-{number}",
                 task_queue=bench.queue,
             )
@@ -347,34 +347,57 @@ async def test_a_prefix_avoids_it(bench: Bench, session: str) -> None:
     bench.replay_all = False
 
 
-UNREADABLE = {
-    "nested deeper than 200 levels": b"[" * 100_000 + b"]" * 100_000,
-    "not JSON": b'{"agent": "agent", "input": "Go',
+def json_of(data: bytes) -> Payload:
+    return Payload(metadata={"encoding": b"json/plain"}, data=data)
+
+
+UNREADABLE: dict[str, tuple[str, Payload]] = {
+    "deep": ("too deeply; at most 200 levels", json_of(b"[" * 100_000 + b"]" * 100_000)),
+    "broken": ("as 'json/plain': Unterminated", json_of(b'{"agent": "agent", "input": "Go')),
+    "empty": ("as 'json/plain': Expecting value", json_of(b"")),
+    "not UTF-8": ("can't decode byte 0xff", json_of(b'{"agent":"\xff"}')),
+    "5,000 digits": ("as 'json/plain': Exceeds the limit", json_of(b"7" * 5000)),
+    "an unknown encoding": ("as 'foo/bar'.", Payload(metadata={"encoding": b"foo/bar"})),
+    "no encoding": ("as ''.", Payload(data=b"{}")),
+    "an encoding in no encoding": ("", Payload(metadata={"encoding": b"\xff\n"})),
+    "no type of message": (
+        "as 'json/protobuf'.",
+        Payload(metadata={"encoding": b"json/protobuf"}, data=b"{}"),
+    ),
+    "a broken message": (
+        "as 'binary/protobuf'.",
+        Payload(
+            metadata={
+                "encoding": b"binary/protobuf",
+                "messageType": b"temporal.api.common.v1.Payload",
+            },
+            data=b"\xff",
+        ),
+    ),
+    "a null with data": (
+        "as 'binary/null'.",
+        Payload(metadata={"encoding": b"binary/null"}, data=b"0"),
+    ),
 }
 
 
-@pytest.mark.parametrize(("why", "data"), UNREADABLE.items(), ids=["deep", "broken"])
-async def test_what_cannot_be_read_fails_at_once(
-    bench: Bench, session: str, why: str, data: bytes
-) -> None:
+async def test_what_cannot_be_read_fails_at_once(bench: Bench, session: str) -> None:
     """As a program would send it whose JSON nobody checked; it would be tried again for ever."""
-    sent = RawValue(Payload(metadata={"encoding": b"json/plain"}, data=data))
     temporal = await connect_temporal(bench.temporal.service_client.config.target_host)
     model = bench.model([call("gated")], "Done.")
     agent = Agent("agent", provider=model, tools=[gated])
     bench.replay_all = False  # by a replayer with the same converter
     async with serving(temporal, [agent], bench.store, task_queue=bench.queue):
-        handle = await bench.start_plain(sent)
-        with pytest.raises(WorkflowFailureError) as caught:
-            await handle.result()
-        cause = caught.value.cause
-        assert isinstance(cause, ApplicationError)
-        assert (cause.type, why in cause.message) == ("ConfigurationError", True)
+        for number, (why, payload) in enumerate(UNREADABLE.values()):
+            handle = await bench.start_plain(RawValue(payload), f"{session}-{number}")
+            await refused(bench, handle, why, "ConfigurationError")
         # A signal or an update that cannot be read harms no run.
         paused = await bench.client.execute("agent", "Go", session_id=session)
         assert paused.approval_id is not None
-        await bench.workflow().signal("resolve_approval", sent)
-        with pytest.raises(WorkflowUpdateFailedError):
-            await bench.workflow().execute_update("resolve_approval_now", sent)
+        for _, payload in UNREADABLE.values():
+            sent = RawValue(payload)
+            await bench.workflow().signal("resolve_approval", sent)
+            with pytest.raises(WorkflowUpdateFailedError):
+                await bench.workflow().execute_update("resolve_approval_now", sent)
         result = await bench.client.approvals.resolve(paused.approval_id, approved=True)
         assert result.text == "Done."
