@@ -16,6 +16,7 @@ from perdure.activities.content import content_of
 from perdure.activities.deps import Deps, received
 from perdure.activities.effect_time import EffectTime
 from perdure.activities.failures import boundary, to_failure
+from perdure.activities.late_cancels import no_cancel_waits
 from perdure.activities.liveness import heartbeats, until_stored
 from perdure.activities.local_calls import Answered, run_local_calls
 from perdure.activities.packing import packed
@@ -112,6 +113,8 @@ class ModelCall(Deps):
         effect = await self._begin(agent, task)
         if effect.done:
             return await self._found(agent, task)
+        if activity.info().attempt > 1:
+            await no_cancel_waits(task.session_id)
         with tracing.chat(agent, task, effect) as span:
             request, config, record = await self._request(agent, task)
             response = await self._generate(agent, request, task)

@@ -20,6 +20,7 @@ from perdure.activities.deps import Deps, received
 from perdure.activities.effect_time import EffectTime
 from perdure.activities.emitting import Emitter
 from perdure.activities.failures import boundary
+from perdure.activities.late_cancels import no_cancel_waits
 from perdure.activities.liveness import heartbeats, until_stored
 from perdure.activities.packing import packed
 from perdure.activities.planning import arguments_digest, parse_arguments
@@ -112,8 +113,11 @@ class ToolCall(Deps):
         Raises:
             PropagatingToolError: the tool chose to fail the run.
         """
+        task = received(ToolTask, given)
         with heartbeats():
-            result: dict[str, Any] = packed(await self.outcome(received(ToolTask, given)))
+            if task.attempt > 1:
+                await no_cancel_waits(task.session_id)
+            result: dict[str, Any] = packed(await self.outcome(task))
         return result
 
     async def outcome(self, task: ToolTask) -> ToolOutcome:

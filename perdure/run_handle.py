@@ -23,7 +23,7 @@ from perdure.checkpoint_bridge.errors import (
     error_from_wire,
 )
 from perdure.checkpoint_bridge.format.checkpoint import Checkpoint
-from perdure.checkpoint_bridge.log.events import ABORTED, AWAITING_APPROVAL
+from perdure.checkpoint_bridge.log.events import ABORTED, AWAITING_APPROVAL, IN_PROGRESS
 from perdure.checkpoint_bridge.turn_log import newest_turn, turn_starts
 from perdure.connection import rpc_failure
 from perdure.results import RunResult, result_of
@@ -260,14 +260,21 @@ class RunHandle:
     def _other_store(self) -> ConfigurationError:
         msg = (
             f"The run of session {self.session_id!r} is not in {self._store.database}: "
-            "its worker uses another store, where the run goes on by itself."
+            "its worker uses another store, where its record is."
         )
         hint = "Give client and workers the same store, or read the session in the worker's."
         return ConfigurationError(msg, field="store", hint=hint)
 
+    async def _goes_on_here(self) -> bool:
+        """Whether the store, which is a copy then, does not know that the run has ended."""
+        row = await self._store.session(self.session_id)
+        if row is None or row.writer != self.run_id:
+            return False
+        return row.status in (IN_PROGRESS, AWAITING_APPROVAL)
+
     async def _from_store(self, finish_reason: str | None = None) -> RunResult:
         checkpoint = await self._store.load(self.session_id)
-        if checkpoint is None and finish_reason is None:
+        if finish_reason is None and (checkpoint is None or await self._goes_on_here()):
             raise self._other_store()
         if checkpoint is None:
             checkpoint = Checkpoint.from_json({"sessionId": self.session_id})

@@ -9,14 +9,21 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from temporalio.worker import Worker
 
 from perdure import Agent, ToolContext, tool
 from perdure.checkpoint_bridge.errors import ProviderError
 from perdure.checkpoint_bridge.format.transcript import assert_valid
-from perdure.testing import attempts, call
+from perdure.connection import connect_temporal
+from perdure.testing import ScriptedModel, attempts, call
+from perdure.worker import activities, tool_threads
+from perdure.workflows.agent_workflow import AgentWorkflow
 from tests.integration.runs.conftest import held
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from perdure.activities.providers.base import ModelRequest, ModelResponse
     from perdure.run_handle import RunHandle
     from tests.integration.runs.conftest import Bench
 
@@ -197,6 +204,65 @@ async def test_a_model_that_fails_behind_a_cancel_is_not_asked_again(
         gate.open()
         await cancelled(bench, handle)
     assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize("below", [False, True])
+async def test_nothing_begins_again_behind_a_cancel_that_no_worker_has_taken(
+    bench: Bench, session: str, monkeypatch: pytest.MonkeyPatch, below: bool
+) -> None:
+    """As when a worker dies with the workflow task that has the cancel."""
+    monkeypatch.setattr("perdure.activities.model_call.heartbeats", contextlib.nullcontext)
+    monkeypatch.setattr("perdure.workflows.model_dispatch.HEARTBEAT", timedelta(seconds=1))
+    asked, gate = [], bench.gate()
+
+    class Hanging(ScriptedModel):
+        async def generate(self, request: ModelRequest) -> ModelResponse:
+            asked.append(request.session_id)
+            await gate.hold()
+            return await super().generate(request)
+
+    helper = Agent("helper", provider=Hanging(["Unheard."]))
+    lead = Agent(
+        "lead", provider=bench.model([call("helper", {"input": "Look"})]), tools=[helper.as_tool()]
+    )
+    top = "lead" if below else "helper"
+    async with effects_worker(bench, [lead, helper]):
+        async with runs_worker(bench, [lead, helper]):
+            handle = await bench.client.start(top, "Go", session_id=session)
+            await gate.reached()
+        await handle.cancel()
+        await bench.until(lambda: was_lost_twice(bench, asked[0]))
+        assert len(asked) == 1
+        async with runs_worker(bench, [lead, helper]):
+            assert (await handle.result()).finish_reason == "aborted"
+    assert len(asked) == 1
+
+
+def effects_worker(bench: Bench, agents: list[Agent]) -> Worker:
+    """A worker that makes calls, and takes no workflow tasks."""
+    found = activities(agents, bench.store, tool_threads())
+    return Worker(bench.temporal, task_queue=bench.queue, activities=found)
+
+
+@contextlib.asynccontextmanager
+async def runs_worker(bench: Bench, agents: list[Agent]) -> AsyncIterator[None]:
+    """A worker that takes workflow tasks, and makes no calls."""
+    client = await connect_temporal(bench.temporal.service_client.config.target_host)
+    found = activities(agents, bench.store, tool_threads())
+    async with Worker(
+        client,
+        task_queue=bench.queue,
+        workflows=[AgentWorkflow],
+        activities=found,
+        no_remote_activities=True,
+    ):
+        yield
+
+
+async def was_lost_twice(bench: Bench, session_id: str) -> bool:
+    """Whether Temporal has begun the session's model call for the third time."""
+    found = await bench.workflow(session_id).describe()
+    return any(each.attempt > 2 for each in found.raw_description.pending_activities)
 
 
 async def is_told(bench: Bench) -> bool:

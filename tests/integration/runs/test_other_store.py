@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
@@ -105,11 +106,29 @@ async def test_what_a_run_in_another_store_came_to_is_not_here(
         paused = await bench.client.execute("agent", "Hi", session_id=bench.session)
         assert paused.approval_id is not None
         handle = stranger.handle(bench.session, paused.run_id)
-        with pytest.raises(ConfigurationError, match="goes on by itself"):
+        with pytest.raises(ConfigurationError, match="where its record is"):
             await handle.result()
         await bench.client.approvals.resolve(paused.approval_id, approved=True)
         with pytest.raises(ConfigurationError, match="its worker uses another store"):
             await handle.result()
+
+
+async def test_a_caller_with_a_copy_of_the_store(bench: Bench, tmp_path: Path) -> None:
+    agent = Agent(
+        "agent", provider=bench.model([call("charge", {"amount": 1})], "Done."), tools=[charge]
+    )
+    async with bench.serving(agent):
+        paused = await bench.client.execute("agent", "Hi", session_id=bench.session)
+        assert paused.approval_id is not None
+        with contextlib.closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
+            bench_file = bench.store_url.removeprefix("sqlite:///")
+            with contextlib.closing(sqlite3.connect(bench_file)) as source:
+                source.backup(copy)
+        url = f"sqlite:///{tmp_path / 'copy.db'}"
+        async with connect(url, temporal=bench.temporal, task_queue=bench.queue) as late:
+            with pytest.raises(ConfigurationError, match="its worker uses another store"):
+                await late.approvals.resolve(paused.approval_id, approved=True)
+    assert await bench.client.checkpoint(bench.session) is not None
 
 
 async def test_input_from_a_caller_with_another_store_is_refused(
