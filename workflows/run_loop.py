@@ -78,7 +78,8 @@ class RunLoop:
         self.finish_reason = carry.finish_reason
         self.closing = False
         """It was cancelled or has failed: nothing waits any more."""
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: list[asyncio.Task[Any]] = []
+        """In order: a set has another one in each process, and so would a cancel's commands."""
 
     def carry(self) -> Carry:
         """What the next execution needs to know."""
@@ -161,7 +162,7 @@ class RunLoop:
             trace=self.facts.trace,
         )
         asking = asyncio.create_task(model_dispatch.ask(task, self.facts))
-        self._tasks = {asking}
+        self._tasks = [asking]
         # A cancel lets it end: it may be in the middle of a local call.
         turn = await asyncio.shield(asking)
         # The log has the answer, and what it means, already.
@@ -248,7 +249,7 @@ class RunLoop:
             except BaseException as error:  # noqa: BLE001 - handed to the loop, which raises it
                 failure.append(error)
 
-        self._tasks = {asyncio.create_task(run(at, plan)) for at, plan in enumerate(plans)}
+        self._tasks = [asyncio.create_task(run(at, plan)) for at, plan in enumerate(plans)]
         done = 0
         while done < len(plans):
             at = done
