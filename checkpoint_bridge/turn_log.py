@@ -12,11 +12,13 @@ from perdure.checkpoint_bridge.errors import NotATurnError
 from perdure.checkpoint_bridge.format.messages import text_of
 from perdure.checkpoint_bridge.format.tool_errors import CANCELLED, TIMEOUT, UNKNOWN_OUTCOME
 from perdure.checkpoint_bridge.log import events as ev
+from perdure.checkpoint_bridge.log.lineage import child_session_id
 from perdure.checkpoint_bridge.log.turn_states import FORKED, turn_state
 from perdure.checkpoint_bridge.tables.event_log import read_events
-from perdure.checkpoint_bridge.tables.ledger import idempotency_key, log_uid
+from perdure.checkpoint_bridge.tables.ledger import EffectId, find_effect, idempotency_key, log_uid
 from perdure.checkpoint_bridge.tables.schema import events, logs
 from perdure.checkpoint_bridge.tables.sealing import is_sealed
+from perdure.checkpoint_bridge.tables.sessions import find_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,6 +83,8 @@ class Outcome:
 class AmbiguousCall:
     """A call that may have had its effect, and nobody can tell from here."""
 
+    session_id: str
+    """Whose call it is: the session's that was asked, or of a sub-agent below it."""
     tool: str
     tool_call_id: str
     arguments: Any
@@ -88,11 +92,12 @@ class AmbiguousCall:
     idempotency_key: str
     """What its ``ctx.idempotency_key`` was, by which the outside world knows it."""
     sequence: int
-    """Of the event that announced it."""
+    """Of the event that announced it, in the log of its session."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON with camelCase keys."""
         return {
+            "sessionId": self.session_id,
             "tool": self.tool,
             "toolCallId": self.tool_call_id,
             "arguments": self.arguments,
@@ -179,58 +184,89 @@ def _reason(end: Event | None) -> dict[str, Any] | None:
     return None if end is None else end.data.get("reason") or {"kind": FORKED}
 
 
-def ambiguous_calls(connection: Connection, row: SessionRow) -> list[AmbiguousCall]:
+def ambiguous_calls(
+    connection: Connection, row: SessionRow, *, cut_short: bool = False
+) -> list[AmbiguousCall]:
     """The session's own calls whose outcome is unknown, oldest first.
 
     Their result says that they were cut short (by a cancel, their deadline or the loss of their
-    worker), or a person is being asked what became of them.
+    worker), or a person is being asked what became of them. What a sub-agent's call may have done
+    are the calls of the sub-agent, so those stand in its place. ``cut_short``: nobody waits for
+    the session, so its calls that began and have no result are unclear as well.
     """
     uid = log_uid(connection, row.log_id)
-    inherited = connection.scalar(select(logs.c.inherited).where(logs.c.id == row.log_id)) or 0
+    found = []
+    for place, unclear in _unclear(connection, row.log_id).items():
+        if unclear.is_open and not cut_short:
+            continue
+        child = find_session(connection, child_session_id(row.session_id, row.log_id, *place))
+        if child is not None:
+            found.extend(ambiguous_calls(connection, child, cut_short=True))
+            continue
+        if unclear.is_open and find_effect(connection, EffectId(row.log_id, *place)) is None:
+            continue  # it was announced, and had not begun
+        function = unclear.call.get("function") or {}
+        found.append(
+            AmbiguousCall(
+                session_id=row.session_id,
+                tool=str(function.get("name")),
+                tool_call_id=str(unclear.call.get("id")),
+                arguments=_arguments(str(function.get("arguments") or "")),
+                idempotency_key=idempotency_key(row.session_id, uid, *place),
+                sequence=unclear.sequence,
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Unclear:
+    """A call that the log does not say the outcome of."""
+
+    call: dict[str, Any]
+    sequence: int
+    is_open: bool
+    """It was announced and has no result; it may be going on."""
+
+
+def _unclear(connection: Connection, log_id: int) -> dict[tuple[int, int], _Unclear]:
+    """By their place, oldest first; those of its own alone, not what a fork begins with."""
+    inherited = connection.scalar(select(logs.c.inherited).where(logs.c.id == log_id)) or 0
     calls: dict[tuple[int, int], dict[str, Any]] = {}
     announced: dict[tuple[int, int], int] = {}
-    unknown: dict[tuple[int, int], int] = {}
-    for event in _events(connection, row.log_id, 0):
+    unclear: dict[tuple[int, int], _Unclear] = {}
+    for event in _events(connection, log_id, 0):
         data = event.data
         if event.type == ev.ASSISTANT_MESSAGE:
             for index, call in enumerate(data["message"].get("toolCalls") or []):
                 calls[event.seq, index] = call
-        elif event.type == ev.TOOL_CALL:
-            announced[data["seq"], data["index"]] = event.sequence
-        elif event.seq < inherited:
             continue
-        elif event.type == ev.APPROVAL_REQUESTED and data["pending"].get("kind") == UNKNOWN_OUTCOME:
-            unknown[data["seq"], data["index"]] = event.sequence
+        if event.type not in (ev.TOOL_CALL, ev.APPROVAL_REQUESTED, ev.TOOL_RESULT):
+            continue
+        place = data["seq"], data["index"]
+        if event.type == ev.TOOL_CALL:
+            announced[place] = event.sequence
+        if event.seq < inherited or place not in calls:
+            continue
+        is_open = event.type == ev.TOOL_CALL
+        if is_open or _says_unclear(event):
+            sequence = announced.get(place, event.sequence)
+            unclear[place] = _Unclear(calls[place], sequence, is_open)
         elif event.type == ev.TOOL_RESULT:
-            unknown.pop((data["seq"], data["index"]), None)
-            if _may_have_happened(data["message"]):
-                unknown[data["seq"], data["index"]] = event.sequence
-    return [
-        _ambiguous(
-            calls[place],
-            idempotency_key(row.session_id, uid, *place),
-            announced.get(place, sequence),
-        )
-        for place, sequence in unknown.items()
-        if place in calls
-    ]
-
-
-def _ambiguous(call: dict[str, Any], key: str, sequence: int) -> AmbiguousCall:
-    function = call.get("function") or {}
-    return AmbiguousCall(
-        tool=str(function.get("name")),
-        tool_call_id=str(call.get("id")),
-        arguments=_arguments(str(function.get("arguments") or "")),
-        idempotency_key=key,
-        sequence=sequence,
-    )
+            unclear.pop(place, None)
+    return unclear
 
 
 def _events(connection: Connection, log_id: int, start: int) -> Iterator[Event]:
     while page := read_events(connection, log_id, start, limit=_PAGE):
         yield from page
         start = page[-1].seq + 1
+
+
+def _says_unclear(event: Event) -> bool:
+    if event.type == ev.APPROVAL_REQUESTED:
+        return bool(event.data["pending"].get("kind") == UNKNOWN_OUTCOME)
+    return _may_have_happened(event.data["message"])
 
 
 def _may_have_happened(message: dict[str, Any]) -> bool:

@@ -150,7 +150,8 @@ class Turns(SessionPart):
     async def ambiguous(self) -> list[AmbiguousCall]:
         """Calls that may have had their effect, and whose outcome nobody knows, oldest first.
 
-        Look at the outside world, by their idempotency keys, before they are made again.
+        Look at the outside world, by their idempotency keys, before they are made again. For a
+        sub-agent's call that was cut short they are the sub-agent's own, of its session.
 
         Raises:
             SessionNotFoundError: there is no such session.

@@ -342,6 +342,69 @@ async def test_r16_cancel_of_the_parent_settles_its_children(bench: Bench, sessi
     assert again.text == "Went on."
 
 
+async def test_f69_what_a_sub_agent_may_have_done(bench: Bench, session: str) -> None:
+    """Its own calls are listed, by the keys that they had; the call of it has no key."""
+    gate, keys = bench.gate(), []
+
+    @tool
+    async def charge(amount: int, ctx: ToolContext) -> None:
+        keys.append((ctx.session_id, ctx.idempotency_key))
+        await gate.hold()
+
+    charging = [call("look_up", {"what": "x"}), call("charge", {"amount": 7})]
+    deep = Agent("deep", provider=bench.model([charging[1]], "x"), tools=[charge])
+    middle_model = bench.model([*charging, ask("Charge.", "deep")], "x")
+    middle = Agent("middle", provider=middle_model, tools=[look_up, charge, deep.as_tool()])
+    thinking = bench.model("x")
+    thought = thinking.gate(1)
+    idle = Agent("idle", provider=thinking)
+    model = bench.model([ask("a", "middle"), ask("b", "idle")])
+    lead = Agent("lead", provider=model, tools=[middle.as_tool(), idle.as_tool()])
+    talk = bench.client.sessions.get(session)
+    async with bench.serving(lead):
+        await talk.submit("Go", agent="lead")
+        await thought.reached()
+
+        async def both_charge() -> bool:
+            return len(keys) == 2
+
+        await bench.until(both_charge)
+        assert await talk.ambiguous() == []
+        await talk.interrupt()
+    found = await talk.ambiguous()
+    assert sorted((each.session_id, each.idempotency_key) for each in found) == sorted(keys)
+    assert [(each.tool, each.arguments) for each in found] == [("charge", {"amount": 7})] * 2
+    assert [depth_of(each.session_id) for each in found] == [1, 2]
+    for each in found:
+        events = await bench.store.events(each.session_id, after=each.sequence - 1, limit=1)
+        assert (events[0].type, events[0].data["name"]) == ("tool/call", "charge")
+        assert each.to_json()["sessionId"] == each.session_id
+
+
+async def test_f69_a_sub_agent_that_was_terminated(bench: Bench, session: str) -> None:
+    """It could close nothing: its calls that had begun have no result."""
+    gate, keys = bench.gate(), []
+
+    @tool
+    async def charge(ctx: ToolContext) -> None:
+        keys.append(ctx.idempotency_key)
+        await gate.hold()
+
+    helper_model = bench.model([call("look_up", {"what": "x"}), call("charge")], "x")
+    helper = Agent("helper", provider=helper_model, tools=[look_up, charge])
+    lead = Agent("lead", provider=bench.model([ask("a")], "Done."), tools=[helper.as_tool()])
+    talk = bench.client.sessions.get(session)
+    async with bench.serving(lead):
+        sending = asyncio.create_task(talk.send("Go", agent="lead"))
+        await gate.reached()
+        (child,) = await children(bench)
+        await bench.workflow(child.session_id).terminate()
+        await sending
+    (found,) = await talk.ambiguous()
+    assert (found.session_id, found.idempotency_key) == (child.session_id, keys[0])
+    assert await bench.client.sessions.get(child.session_id).ambiguous() == []
+
+
 async def test_r12_cancel_at_the_instant_of_completion(bench: Bench, session: str) -> None:
     helper_model = bench.model("Answer.")
     gate = helper_model.gate(1)
