@@ -189,12 +189,12 @@ async def _close_calls(
             message = await answer_message(store, child, call["id"], tool)
         if message is None:
             below = None if effect else await store.session(child)
-            if below is not None and below.was_aborted:
-                error = cancelled_call(tool)
-            elif effect is not None or below is not None:
-                error = unknown_outcome(tool)
-            else:
+            if effect is None and below is None:
                 error = _not_run(tool, ending)
+            elif below is not None and below.was_aborted:
+                error = cancelled_call(tool)
+            else:
+                error = unknown_outcome(tool)
             message = error_result(call["id"], tool, error)
         data["message"] = message
         events.append(NewEvent(ev.TOOL_RESULT, data))

@@ -84,7 +84,8 @@ class RunHandle:
     async def result(self, *, after_approval: str | None = None) -> RunResult:
         """Wait until the run ends or pauses for an approval.
 
-        A Temporal that is restarted meanwhile, within a minute, is waited for.
+        A Temporal that is restarted meanwhile, within a minute, is waited for. At a pause the run
+        is asked whether it still waits; where no worker answers, that takes two seconds.
 
         Args:
             after_approval: an approval that was decided just now; a pause for it is over.

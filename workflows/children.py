@@ -178,8 +178,11 @@ class Children:
             call=place if plan.arguments is None else None,
             once=True,
         )
-        request: dict[str, Any] = {"agent": plan.child, "session_id": session_id}
-        request["store"] = self._facts.store
+        request: dict[str, Any] = {
+            "agent": plan.child,
+            "session_id": session_id,
+            "store": self._facts.store,
+        }
         if plan.arguments is not None:
             request["input"] = json.loads(plan.arguments)["input"]
         if self._prefix:

@@ -72,7 +72,7 @@ def unknown_outcome(
 
 
 def cancelled_call(tool: str) -> dict[str, Any]:
-    """The error object of a call that was stopped, and that is known to have stopped."""
+    """The error object of a call that was stopped, and whose function has ended."""
     text = (
         "The call was cancelled while it ran; it may have had effects. "
         "Check before you call it again."

@@ -240,6 +240,8 @@ class _Running:
             except SessionAwaitingApprovalError as error:
                 raise self._with_command(error) from None
             except PerdureError as error:
+                if after_approval is not None and handle is None:
+                    _say_unsent(error)
                 await self._add_how_to_go_on(client, session_id, error)
                 raise
             assert handle is not None
@@ -372,6 +374,20 @@ async def not_found(where: Where, session_id: str) -> PerdureError:
             return session_not_found(session_id)
     except PerdureError as error:
         return error
+
+
+def _say_unsent(error: PerdureError) -> None:
+    """A decision that no worker took in the time that somebody gave it is not sent.
+
+    Raises:
+        PerdureError: it is one.
+    """
+    from perdure.cli.waiting import WAIT_TIMEOUT
+
+    if error.code == WAIT_TIMEOUT:
+        msg = "No worker took the decision in that time; it was not sent."
+        hint = "Leave --timeout out: after ten seconds Temporal keeps it for the next worker."
+        raise PerdureError(msg, code=WAIT_TIMEOUT, hint=hint) from None
 
 
 @contextlib.asynccontextmanager

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from perdure import Agent, tool
 from perdure.checkpoint_bridge.format.checkpoint import Checkpoint
 from perdure.checkpoint_bridge.stores.sql_store import SqlStore
 from perdure.cli import waiting
 from perdure.cli.main import run
+from perdure.client import connect
+from perdure.testing import ScriptedModel, call
+from perdure.worker import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +74,30 @@ def test_the_runs_own_queue_is_named(perdure: Perdure, store_url: str, session: 
     assert (code, f"Go on with it: perdure resume {session}" in errors) == (0, True)
     code, _, errors = perdure("resume", session)
     assert (code, "Nothing to resume" in errors) == (0, True)
+
+
+async def _pause(store_url: str, address: str, session: str) -> str:
+    @tool(needs_approval=True, idempotent=True)
+    async def pay() -> str:
+        return "paid"
+
+    agent = Agent("payer", provider=ScriptedModel([[call("pay")]]), tools=[pay])
+    async with (
+        connect(store_url, temporal=address, task_queue=session) as client,
+        serving(client.temporal, [agent], client.store, task_queue=session),
+    ):
+        paused = await client.execute("payer", "Pay", session_id=session)
+    assert paused.approval_id is not None
+    return paused.approval_id
+
+
+def test_a_decision_that_no_worker_takes_in_time_is_not_sent(
+    perdure: Perdure, store_url: str, temporal_address: str, session: str
+) -> None:
+    approval = asyncio.run(_pause(store_url, temporal_address, session))
+    code, _, errors = perdure("approve", approval, "--timeout", "1", "--task-queue", session)
+    assert (code, "it was not sent" in errors) == (1, True)
+    assert approval in perdure("approvals")[1]
 
 
 def test_a_run_that_never_began_is_found_and_ended(
