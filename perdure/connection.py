@@ -16,7 +16,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.checkpoint_bridge.errors import ConfigurationError, TemporalUnavailableError
 from perdure.checkpoint_bridge.option_checks import of_type, refusal, text
 from perdure.checkpoint_bridge.stores.sql_store import SqlStore
-from perdure.converter import PLAIN
+from perdure.converter import CONVERTER
 from perdure.encryption import encrypting, resolve
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ async def connect_temporal(
         raise ConfigurationError(msg, field="namespace")
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):
-            client = await Client.connect(**config, data_converter=PLAIN)
+            client = await Client.connect(**config, data_converter=CONVERTER)
     except (RuntimeError, TimeoutError, RPCError) as error:
         msg = f"Temporal does not answer at {target}."
         raise TemporalUnavailableError(msg) from error

@@ -33,6 +33,12 @@ def test_what_cannot_be_read_is_not() -> None:
     assert raised.value.non_retryable
 
 
+def test_a_codec_that_is_missing_may_come() -> None:
+    shrunk = Payload(metadata={"encoding": b"binary/zlib"}, data=b"x")
+    with pytest.raises(KeyError, match="binary/zlib"):
+        CONVERTER.payload_converter.from_payloads([READABLE, shrunk])
+
+
 def test_a_key_that_is_missing_may_come() -> None:
     locked = Payload(metadata={"encoding": ENCODING, KEY_ID: b"k2"}, data=b"x")
     with pytest.raises(EncryptionKeyError, match="k2"):
