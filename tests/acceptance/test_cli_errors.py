@@ -31,8 +31,9 @@ async def test_an_unknown_agent_is_the_callers_error(program: Any, wait_for_line
     assert "There is no agent 'nobody'; this worker serves: echo, trip." in run.errors
     assert (await program("show", "lost")).code == 2
     other = await program("run", "trip", "Hi", "--store", f"sqlite:///{program.folder}/other.db")
-    assert other.code == 1
-    assert "another store, where the run goes on. [LOUSHO_STORAGE_FAILED]" in other.errors
+    assert (other.code, other.out) == (2, "")
+    assert "was not begun: its worker uses another store" in other.errors
+    assert "[LOUSHO_CONFIG_INVALID]" in other.errors
     assert not (program.folder / "other.db").exists()
 
 
