@@ -110,43 +110,61 @@ class ClientApprovals:
         return await self._send(approval_id, decision)
 
     async def _send(self, approval_id: str, decision: dict[str, Any]) -> RunHandle:
-        """Bring a decision to the run that waits for it, as an update or, unanswered, a signal."""
+        """Bring a decision to the run that waits for it."""
         for _ in range(_TRIES):
             row = await self._undecided(approval_id)
-            handle = await self._runs.running(row.session_id)
-            if handle is None:
-                handle = await self._reopen(row)
-            if handle.session_id != row.session_id:
-                # The sub-agent's run begins again in a moment; the one above hands it on.
-                await self._runs.workflow(handle.session_id).signal(SIGNAL_RESOLVE, decision)
-                handle.unanswered = True
-                return handle
-            workflow = self._runs.workflow(row.session_id, handle.execution)
-            try:
-                async with asyncio.timeout(_UPDATE_SECONDS):
-                    await update(workflow, UPDATE_RESOLVE, decision)
-            except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
-                # No worker answers, or many decide at once. A signal waits; the first one counts.
-                if not await self._is_taken(approval_id, decision):
-                    await self._undecided(approval_id)
-                    await workflow.signal(SIGNAL_RESOLVE, decision)
-                top = await self._top(handle)
-                top.unanswered = True
-                return top
-            except WorkflowUpdateFailedError as error:
-                failure = run_error(error.cause)
-                # It is in the store, so the run is about to wait for it, or has just ended.
-                again = isinstance(failure, (ApprovalNotFoundError, SessionConflictError))
-                if not again and not _is_of_an_end(error.cause):
-                    raise failure from error
-            except RPCError as error:
-                if error.status not in (RPCStatusCode.NOT_FOUND, RPCStatusCode.RESOURCE_EXHAUSTED):
-                    raise rpc_failure(error, self._runs.temporal) from error
-            else:
-                return await self._top(handle)
+            handle = await self._runs.running(row.session_id) or await self._reopen(row)
+            told = await self._tell(row, handle, decision)
+            if told is not None:
+                return told
             await asyncio.sleep(_PAUSE)
         msg = f"The run that asked for approval {approval_id!r} does not take a decision now."
         raise ApprovalNotFoundError(msg, hint="See what the run does with `perdure show`.")
+
+    async def _tell(
+        self, row: ApprovalRow, handle: RunHandle, decision: dict[str, Any]
+    ) -> RunHandle | None:
+        """As an update or, unanswered, a signal; ``None``: look again, the run has moved."""
+        if handle.session_id != row.session_id:
+            # The sub-agent's run begins again in a moment; the one above hands it on.
+            return await self._leave(handle, decision)
+        workflow = self._runs.workflow(row.session_id, handle.execution)
+        try:
+            async with asyncio.timeout(_UPDATE_SECONDS):
+                await update(workflow, UPDATE_RESOLVE, decision)
+        except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
+            # No worker answers, or many decide at once. A signal waits; the first one counts.
+            if not await self._is_taken(row.id, decision):
+                await self._undecided(row.id)
+                return await self._leave(handle, decision)
+            top = await self._top(handle)
+            top.unanswered = True
+            return top
+        except WorkflowUpdateFailedError as error:
+            failure = run_error(error.cause)
+            # It is in the store, so the run is about to wait for it, or has just ended.
+            again = isinstance(failure, (ApprovalNotFoundError, SessionConflictError))
+            if not again and not _is_of_an_end(error.cause):
+                raise failure from error
+            return None
+        except RPCError as error:
+            if error.status not in (RPCStatusCode.NOT_FOUND, RPCStatusCode.RESOURCE_EXHAUSTED):
+                raise rpc_failure(error, self._runs.temporal) from error
+            return None
+        return await self._top(handle)
+
+    async def _leave(self, handle: RunHandle, decision: dict[str, Any]) -> RunHandle | None:
+        """Leave it with Temporal, for the run's next worker; ``None``: the run has just ended."""
+        try:
+            workflow = self._runs.workflow(handle.session_id, handle.execution)
+            await workflow.signal(SIGNAL_RESOLVE, decision)
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise rpc_failure(error, self._runs.temporal) from error
+            return None
+        top = await self._top(handle)
+        top.unanswered = True
+        return top
 
     async def _is_taken(self, approval_id: str, decision: dict[str, Any]) -> bool:
         """Whether the store has this very decision: it arrived, only the answer did not."""

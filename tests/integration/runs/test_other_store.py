@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -196,6 +196,32 @@ async def test_a_worker_with_another_store_cannot_go_on(bench: Bench, tmp_path: 
     async with bench.serving(agent):
         result = await bench.client.resume(bench.session)
     assert result is not None
+    assert result.text == "Done."
+
+
+async def test_a_run_that_ends_before_it_is_left_a_decision_begins_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(perdure.client_approvals, "_UPDATE_SECONDS", 0.5)
+    agent = Agent(
+        "agent", provider=bench.model([call("charge", {"amount": 1})], "Done."), tools=[charge]
+    )
+    async with bench.serving(agent):
+        paused = await bench.client.execute("agent", "Hi", session_id=bench.session)
+    assert paused.approval_id is not None
+    is_taken = bench.client.approvals._is_taken
+
+    async def ended(*of: Any) -> bool:
+        monkeypatch.undo()
+        monkeypatch.setattr(perdure.client_approvals, "_UPDATE_SECONDS", 0.5)
+        await bench.workflow().terminate()
+        return await is_taken(*of)
+
+    monkeypatch.setattr(bench.client.approvals, "_is_taken", ended)
+    handle = await bench.client.approvals.decide(paused.approval_id, approved=True)
+    assert handle.run_id != paused.run_id
+    async with bench.serving(agent):
+        result = await handle.result(after_approval=paused.approval_id)
     assert result.text == "Done."
 
 
