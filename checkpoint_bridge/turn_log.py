@@ -203,8 +203,10 @@ def ambiguous_calls(
         if child is not None:
             found.extend(ambiguous_calls(connection, child, cut_short=True))
             continue
-        if unclear.is_open and find_effect(connection, EffectId(row.log_id, *place)) is None:
-            continue  # it was announced, and had not begun
+        if unclear.is_open:
+            effect = find_effect(connection, EffectId(row.log_id, *place))
+            if effect is None or effect.done:
+                continue  # it was announced and had not begun, or the ledger has its outcome
         function = unclear.call.get("function") or {}
         found.append(
             AmbiguousCall(
