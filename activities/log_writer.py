@@ -10,8 +10,8 @@ from temporalio import activity
 from perdure.activities import tracing
 from perdure.activities.deps import Deps
 from perdure.activities.failures import boundary
+from perdure.activities.incoming import read_input
 from perdure.activities.liveness import kept_alive
-from perdure.activities.opening import read_input
 from perdure.activities.wire import (
     ACTIVITY_APPEND,
     ACTIVITY_CLOSE,

@@ -12,6 +12,7 @@ from perdure.activities import tracing
 from perdure.activities.children import delegated_input
 from perdure.activities.deps import Deps
 from perdure.activities.failures import boundary
+from perdure.activities.incoming import read_input
 from perdure.activities.packing import packed, unpacked
 from perdure.activities.planning import plan_call, refuse
 from perdure.activities.wire import (
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure.agent import Agent
-    from perdure.checkpoint_bridge.stores.sql_store import SqlStore
     from perdure.checkpoint_bridge.tables.approvals import ApprovalRow
     from perdure.checkpoint_bridge.tables.sessions import SessionRow
 
@@ -486,18 +486,3 @@ class _Opener:
         own = self.agent.max_delegation_depth
         above = self.task.delegated.max_depth if self.task.delegated else None
         return own if above is None else min(own, above)
-
-
-async def read_input(store: SqlStore, given: Any) -> list[dict[str, Any]]:
-    """Input as messages; ``{"input_ref": digest}`` says that it is in the store.
-
-    Raises:
-        ConfigurationError: it is not input, or the store does not hold it.
-    """
-    if isinstance(given, dict) and set(given) == {INPUT_REF}:
-        stored = await store.input(str(given[INPUT_REF]))
-        if stored is None:
-            msg = f"The store does not hold the input {given[INPUT_REF]}."
-            raise ConfigurationError(msg, field="input")
-        given = stored
-    return input_messages(given)

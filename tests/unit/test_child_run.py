@@ -1,4 +1,4 @@
-"""A cancel that comes while a sub-agent's run is about to start; the rest is in test_children."""
+"""A cancel that comes while a sub-agent is about to start; see test_children_cut_short.py, too."""
 
 from __future__ import annotations
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perdure import Agent, ToolContext, tool
+from perdure import Agent
 from perdure.checkpoint_bridge.errors import (
     ApprovalDecidedError,
     ConfigurationError,
@@ -16,64 +15,18 @@ from perdure.checkpoint_bridge.errors import (
     SessionAwaitingApprovalError,
     SessionConflictError,
 )
-from perdure.checkpoint_bridge.format.transcript import assert_valid
-from perdure.checkpoint_bridge.log.lineage import ancestors, call_of, depth_of, is_within
+from perdure.checkpoint_bridge.log.lineage import ancestors, depth_of
 from perdure.testing import call
 from tests.integration.runs.conftest import held
+from tests.integration.runs.sub_agents import PAID, ask, children, contents, look_up, pay, waiting
 
 if TYPE_CHECKING:
-    from perdure.checkpoint_bridge.tables.sessions import SessionRow
     from tests.integration.runs.conftest import Bench
-
-
-@tool(read_only=True)
-def look_up(what: str) -> str:
-    return f"about {what}"
-
-
-@tool(needs_approval=True)
-async def pay(amount: int, ctx: ToolContext) -> str:
-    PAID.append((ctx.session_id, amount))
-    return f"paid {amount}"
-
-
-PAID: list[tuple[str, int]] = []
 
 
 @pytest.fixture(autouse=True)
 def _nothing_paid() -> None:
     PAID.clear()
-
-
-def ask(text: str, name: str = "helper") -> dict[str, Any]:
-    return call(name, {"input": text})
-
-
-async def children(bench: Bench, session_id: str | None = None) -> list[SessionRow]:
-    """The sessions of the sub-agents below a session, in the order of their calls."""
-    top = session_id or bench.session
-    rows = [row for row in await bench.store.sessions() if row.session_id != top]
-    rows = [row for row in rows if is_within(row.session_id, top)]
-    return sorted(rows, key=lambda row: (depth_of(row.session_id), call_of(row.session_id)))
-
-
-async def contents(bench: Bench, session_id: str | None = None) -> list[Any]:
-    record = await bench.record(session_id)
-    assert_valid(record["messages"])
-    return [json.loads(m["content"]) for m in record["messages"] if m["role"] == "tool"]
-
-
-async def waiting(bench: Bench, count: int) -> list[str]:
-    """Wait until so many approvals are pending at the parent; returns their ids."""
-    found: list[str] = []
-
-    async def wait() -> bool:
-        state = await bench.state()
-        found[:] = [each["id"] for each in state.get("pending_approvals") or []]
-        return len(found) == count
-
-    await bench.until(wait)
-    return found
 
 
 async def test_an_agent_calls_another(bench: Bench, session: str) -> None:
@@ -297,133 +250,6 @@ async def test_a_signal_counts_at_once_for_the_run_above(
             _, still = await asyncio.wait({waiting}, timeout=0.3)
             assert still
         assert (await waiting).text == "Done."
-
-
-async def test_r16_cancel_of_the_parent_settles_its_children(bench: Bench, session: str) -> None:
-    gate = bench.gate()
-
-    @tool
-    async def slow(ctx: ToolContext) -> str:
-        await gate.hold()
-        return "slow"
-
-    paying = Agent("paying", provider=bench.model([call("pay", {"amount": 1})], "x"), tools=[pay])
-    working = Agent("working", provider=bench.model([call("slow")], "x"), tools=[slow])
-    quick = Agent("quick", provider=bench.model("Quick."))
-    turn = [ask("a", "paying"), ask("b", "working"), ask("c", "quick")]
-    model = bench.model(turn, "Went on.")
-    tools = [paying.as_tool(), working.as_tool(), quick.as_tool()]
-    async with bench.serving(Agent("lead", provider=model, tools=tools)):
-        handle = await bench.client.start("lead", "Go", session_id=session)
-        await waiting(bench, 1)
-        await gate.reached()
-
-        async def quick_is_done() -> bool:
-            rows = {row.agent: row for row in await children(bench)}
-            return "quick" in rows and rows["quick"].status == "finished"
-
-        await bench.until(quick_is_done)
-        async with asyncio.timeout(15):
-            await handle.cancel()
-            await handle.cancel()
-            result = await handle.result()
-        assert result.finish_reason == "aborted"
-        for child in await children(bench):
-            described = await bench.workflow(child.session_id).describe()
-            assert described.status is not None
-            expected = "COMPLETED" if child.agent == "quick" else "CANCELED"
-            assert described.status.name == expected
-            await contents(bench, child.session_id)
-        assert await bench.client.approvals.list() == []
-        kinds = [each if isinstance(each, str) else each["kind"] for each in await contents(bench)]
-        assert kinds == ["cancelled", "cancelled", "Quick."]
-        assert PAID == []
-        again = await bench.client.execute("lead", "Go on", session_id=session)
-    assert again.text == "Went on."
-
-
-async def test_f69_what_a_sub_agent_may_have_done(bench: Bench, session: str) -> None:
-    """Its own calls are listed, by the keys that they had; the call of it has no key."""
-    gate, keys = bench.gate(), []
-
-    @tool
-    async def charge(amount: int, ctx: ToolContext) -> None:
-        keys.append((ctx.session_id, ctx.idempotency_key))
-        await gate.hold()
-
-    charging = [call("look_up", {"what": "x"}), call("charge", {"amount": 7})]
-    deep = Agent("deep", provider=bench.model([charging[1]], "x"), tools=[charge])
-    middle_model = bench.model([*charging, ask("Charge.", "deep")], "x")
-    middle = Agent("middle", provider=middle_model, tools=[look_up, charge, deep.as_tool()])
-    thinking = bench.model("x")
-    thought = thinking.gate(1)
-    idle = Agent("idle", provider=thinking)
-    model = bench.model([ask("a", "middle"), ask("b", "idle")])
-    lead = Agent("lead", provider=model, tools=[middle.as_tool(), idle.as_tool()])
-    talk = bench.client.sessions.get(session)
-    async with bench.serving(lead):
-        await talk.submit("Go", agent="lead")
-        await thought.reached()
-
-        async def both_charge() -> bool:
-            return len(keys) == 2
-
-        await bench.until(both_charge)
-        assert await talk.ambiguous() == []
-        await talk.interrupt()
-    found = await talk.ambiguous()
-    assert sorted((each.session_id, each.idempotency_key) for each in found) == sorted(keys)
-    assert [(each.tool, each.arguments) for each in found] == [("charge", {"amount": 7})] * 2
-    assert [depth_of(each.session_id) for each in found] == [1, 2]
-    for each in found:
-        events = await bench.store.events(each.session_id, after=each.sequence - 1, limit=1)
-        assert (events[0].type, events[0].data["name"]) == ("tool/call", "charge")
-        assert each.to_json()["sessionId"] == each.session_id
-
-
-async def test_f69_a_sub_agent_that_was_terminated(bench: Bench, session: str) -> None:
-    """It could close nothing: its calls that had begun have no result."""
-    gate, keys = bench.gate(), []
-
-    @tool
-    async def charge(ctx: ToolContext) -> None:
-        keys.append(ctx.idempotency_key)
-        await gate.hold()
-
-    helper_model = bench.model([call("look_up", {"what": "x"}), call("charge")], "x")
-    helper = Agent("helper", provider=helper_model, tools=[look_up, charge])
-    lead = Agent("lead", provider=bench.model([ask("a")], "Done."), tools=[helper.as_tool()])
-    talk = bench.client.sessions.get(session)
-    async with bench.serving(lead):
-        sending = asyncio.create_task(talk.send("Go", agent="lead"))
-        await gate.reached()
-        (child,) = await children(bench)
-        await bench.workflow(child.session_id).terminate()
-        await sending
-    (found,) = await talk.ambiguous()
-    assert (found.session_id, found.idempotency_key) == (child.session_id, keys[0])
-    assert await bench.client.sessions.get(child.session_id).ambiguous() == []
-
-
-async def test_r12_cancel_at_the_instant_of_completion(bench: Bench, session: str) -> None:
-    helper_model = bench.model("Answer.")
-    gate = helper_model.gate(1)
-    helper = Agent("helper", provider=helper_model)
-    model = bench.model([ask("a")], "Done.")
-    async with bench.serving(Agent("lead", provider=model, tools=[helper.as_tool()])):
-        handle = await bench.client.start("lead", "Go", session_id=session)
-        await gate.reached()
-        gate.open()
-        async with asyncio.timeout(15):
-            await handle.cancel()
-            result = await handle.result()
-        assert result.finish_reason in ("aborted", "stop")
-        await contents(bench)
-        (child,) = await children(bench)
-        record = await bench.record(child.session_id)
-        assert_valid(record["messages"])
-        again = await bench.client.execute("lead", "Go on", session_id=session)
-    assert again.text == "Done."
 
 
 async def test_a_parent_opened_again_after_termination_uses_its_childrens_answers(

@@ -31,6 +31,19 @@ async def charge(amount: int, ctx: ToolContext) -> str:
     return f"charged {amount} {ctx.attempt}"
 
 
+def charging(bench: Bench) -> Agent:
+    """An agent that waits for a person before its one call."""
+    model = bench.model([call("charge", {"amount": 1})], "Done.")
+    return Agent("agent", provider=model, tools=[charge])
+
+
+async def pause(bench: Bench) -> tuple[str, str]:
+    """Run it until it waits; the run's and the approval's id."""
+    paused = await bench.client.execute("agent", "Hi", session_id=bench.session)
+    assert paused.approval_id is not None
+    return paused.run_id, paused.approval_id
+
+
 @pytest.fixture
 async def stranger(bench: Bench, tmp_path: Path) -> AsyncIterator[Client]:
     """A client that reads another store than the worker's."""
@@ -99,27 +112,21 @@ async def test_what_a_run_in_another_store_came_to_is_not_here(
     bench: Bench, stranger: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(perdure.run_handle, "_STORE_AFTER", 0.5)
-    agent = Agent(
-        "agent", provider=bench.model([call("charge", {"amount": 1})], "Done."), tools=[charge]
-    )
+    agent = charging(bench)
     async with bench.serving(agent):
-        paused = await bench.client.execute("agent", "Hi", session_id=bench.session)
-        assert paused.approval_id is not None
-        handle = stranger.handle(bench.session, paused.run_id)
+        run_id, approval_id = await pause(bench)
+        handle = stranger.handle(bench.session, run_id)
         with pytest.raises(ConfigurationError, match="where its record is"):
             await handle.result()
-        await bench.client.approvals.resolve(paused.approval_id, approved=True)
+        await bench.client.approvals.resolve(approval_id, approved=True)
         with pytest.raises(ConfigurationError, match="its worker uses another store"):
             await handle.result()
 
 
 async def test_a_caller_with_a_copy_of_the_store(bench: Bench, tmp_path: Path) -> None:
-    agent = Agent(
-        "agent", provider=bench.model([call("charge", {"amount": 1})], "Done."), tools=[charge]
-    )
+    agent = charging(bench)
     async with bench.serving(agent):
-        paused = await bench.client.execute("agent", "Hi", session_id=bench.session)
-        assert paused.approval_id is not None
+        _, approval_id = await pause(bench)
         with contextlib.closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
             bench_file = bench.store_url.removeprefix("sqlite:///")
             with contextlib.closing(sqlite3.connect(bench_file)) as source:
@@ -127,7 +134,7 @@ async def test_a_caller_with_a_copy_of_the_store(bench: Bench, tmp_path: Path) -
         url = f"sqlite:///{tmp_path / 'copy.db'}"
         async with connect(url, temporal=bench.temporal, task_queue=bench.queue) as late:
             with pytest.raises(ConfigurationError, match="its worker uses another store"):
-                await late.approvals.resolve(paused.approval_id, approved=True)
+                await late.approvals.resolve(approval_id, approved=True)
     assert await bench.client.checkpoint(bench.session) is not None
 
 
@@ -166,12 +173,10 @@ async def test_sub_agents_are_told_the_store_of_the_run_above(bench: Bench) -> N
 async def test_a_decision_waits_for_a_worker_that_has_the_session(
     bench: Bench, tmp_path: Path
 ) -> None:
-    agent = Agent(
-        "agent", provider=bench.model([call("charge", {"amount": 1})], "Done."), tools=[charge]
-    )
+    agent = charging(bench)
     async with bench.serving(agent):
-        paused = await bench.client.execute("agent", "Hi", session_id=bench.session)
-    decision = {"id": paused.approval_id, "approved": True}
+        _, approval_id = await pause(bench)
+    decision = {"id": approval_id, "approved": True}
     async with stray_worker(bench, agent, tmp_path):
         await bench.workflow().signal("resolve_approval", decision)
         await bench.until(lambda: _retries_for_want_of_a_store(bench))
@@ -203,12 +208,9 @@ async def test_a_run_that_ends_before_it_is_left_a_decision_begins_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(perdure.client_approvals, "_UPDATE_SECONDS", 0.5)
-    agent = Agent(
-        "agent", provider=bench.model([call("charge", {"amount": 1})], "Done."), tools=[charge]
-    )
+    agent = charging(bench)
     async with bench.serving(agent):
-        paused = await bench.client.execute("agent", "Hi", session_id=bench.session)
-    assert paused.approval_id is not None
+        run_id, approval_id = await pause(bench)
     is_taken = bench.client.approvals._is_taken
 
     async def ended(*of: Any) -> bool:
@@ -218,10 +220,10 @@ async def test_a_run_that_ends_before_it_is_left_a_decision_begins_again(
         return await is_taken(*of)
 
     monkeypatch.setattr(bench.client.approvals, "_is_taken", ended)
-    handle = await bench.client.approvals.decide(paused.approval_id, approved=True)
-    assert handle.run_id != paused.run_id
+    handle = await bench.client.approvals.decide(approval_id, approved=True)
+    assert handle.run_id != run_id
     async with bench.serving(agent):
-        result = await handle.result(after_approval=paused.approval_id)
+        result = await handle.result(after_approval=approval_id)
     assert result.text == "Done."
 
 
@@ -229,15 +231,12 @@ async def test_a_decision_without_a_worker_waits_for_one(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(perdure.client_approvals, "_UPDATE_SECONDS", 0.5)
-    agent = Agent(
-        "agent", provider=bench.model([call("charge", {"amount": 1})], "Done."), tools=[charge]
-    )
+    agent = charging(bench)
     async with bench.serving(agent):
-        paused = await bench.client.execute("agent", "Hi", session_id=bench.session)
-    assert paused.approval_id is not None
-    handle = await bench.client.approvals.decide(paused.approval_id, approved=True, by="ana")
+        _, approval_id = await pause(bench)
+    handle = await bench.client.approvals.decide(approval_id, approved=True, by="ana")
     async with bench.serving(agent):
-        result = await handle.result(after_approval=paused.approval_id)
+        result = await handle.result(after_approval=approval_id)
     assert result.text == "Done."
     (decided,) = await bench.events("approval/decided")
     assert decided.data["by"] == "ana"
